@@ -1,0 +1,55 @@
+"""Settings of the site, and nothing else; what they switch on is in extensions/."""
+
+import doctest
+import os
+import sys
+from importlib.metadata import version as installed
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+
+project = "PyTorch, Answered"
+author = "The PyTorch, Answered contributors"
+project_copyright = f"2026, {author}"
+language = "en"
+
+extensions = [
+    "myst_parser",
+    "sphinx_copybutton",
+    "sphinxext.opengraph",
+    "sphinx_sitemap",
+    "notfound.extension",
+    "strict_doctest",
+    "chapters",
+]
+exclude_patterns = ["gallery/*/GALLERY_HEADER.rst"]
+nitpicky = True
+highlight_language = "none"
+
+# Markdown
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+# Examples
+doctest_test_doctest_blocks = ""
+# Sphinx's default also ignores what an exception says.
+doctest_default_flags = doctest.ELLIPSIS | doctest.DONT_ACCEPT_TRUE_FOR_1
+doctest_global_setup = "import torch_state; torch_state.reset()"
+checked_examples = "../build/doctest/examples.json"
+
+# Pages
+html_theme = "furo"
+html_title = project
+html_baseurl = os.environ.get("SITE_URL", "https://pytorch-answered.github.io/")
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+templates_path = ["templates"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+ogp_site_url = html_baseurl
+ogp_social_cards = {"enable": False}
+sitemap_url_scheme = "{link}"
+html_context = {"torch": installed("torch"), "python": sys.version.split()[0]}
