@@ -43,6 +43,7 @@ html_title = project
 html_baseurl = os.environ.get("SITE_URL", "https://pytorch-answered.github.io/")
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_favicon = "static/favicon.svg"
 templates_path = ["templates"]
 html_copy_source = False
 html_show_sourcelink = False

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
 from docutils import nodes
@@ -69,7 +69,10 @@ def front_matter(source: str) -> tuple[dict[str, Any], dict[str, int]]:
         raise ValueError("front matter is not a mapping of keys to values")
     lines = block[0].splitlines()
     return data, {
-        key: number for key in data for number, line in enumerate(lines, 1) if line.startswith(f"{key}:")
+        key: number
+        for key in data
+        for number, line in enumerate(lines, 1)
+        if line.startswith(f"{key}:")
     }
 
 
@@ -83,9 +86,12 @@ def front_matter_errors(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
         elif key != "level" and not (
             isinstance(value, list) and value and all(isinstance(item, str) for item in value)
         ):
-            yield key, f"`{key}` is a list of text: write `- \"...\"` lines below it, or drop it"
+            yield key, f'`{key}` is a list of text: write `- "..."` lines below it, or drop it'
     if "level" not in data:
-        yield "", f"no `level` in the front matter: add `level: {LEVELS[0]}` (or {', '.join(LEVELS[1:])})"
+        yield (
+            "",
+            f"no `level` in the front matter: add `level: {LEVELS[0]}`, {' or '.join(LEVELS[1:])}",
+        )
 
 
 def first_sentence(text: str) -> str:
@@ -104,6 +110,14 @@ def question_and_answer(question: str, answer: str, also_asked: Iterable[str]) -
     if also_asked:
         entity["alternateName"] = list(also_asked)
     return {"@context": "https://schema.org", "@type": "QAPage", "mainEntity": entity}
+
+
+def page_title(doctree: nodes.document) -> nodes.title | None:
+    """Return the page's title; boxes have titles too, but are no sections."""
+    found = (
+        node for node in doctree.findall(nodes.title) if isinstance(node.parent, nodes.section)
+    )
+    return next(found, None)
 
 
 def checked(record: dict[str, Any] | None, source_digest: str) -> str:
@@ -149,7 +163,7 @@ class Myth(SphinxDirective):
     has_content = True
     required_arguments = 1
     final_argument_whitespace = True
-    option_spec = {"truth": directives.unchanged_required}
+    option_spec: ClassVar = {"truth": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         """Return the box, which can be linked to."""
@@ -211,7 +225,7 @@ def check_chapter(app: Sphinx, doctree: nodes.document) -> None:
         kind: [n for n in doctree.findall(nodes.admonition) if kind in n["classes"]]
         for kind in ("short-answer", "myth")
     }
-    title = next(doctree.findall(nodes.title), None)
+    title = page_title(doctree)
     for wrong, node in anatomy_errors(title, boxes, list(doctree.findall(details))):
         logger.warning(wrong, location=node or (env.docname, 1), type="chapters")
     if title is not None and boxes["short-answer"]:
@@ -232,7 +246,10 @@ def anatomy_errors(
         yield "no title: begin with `# The question?`", None
     answers = boxes["short-answer"]
     if len(answers) != 1:
-        yield f"{len(answers)} short answers: write one `:::{{short-answer}}` after the title", title
+        yield (
+            f"{len(answers)} short answers: write one `:::{{short-answer}}` after the title",
+            title,
+        )
     else:
         text = " ".join(p.astext() for p in answers[0].findall(nodes.paragraph))
         if (words := len(text.split())) not in WORDS:
@@ -316,7 +333,7 @@ def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         place.replace_self(fill_chapter_list(app.env, app.builder, docname))
     if (info := chapters_of(app.env).get(docname)) is not None:
         info["label"] = label(app, docname)
-        title = next(doctree.findall(nodes.title))
+        title = page_title(doctree)
         level = nodes.inline("", info["level"], classes=["level"])
         facts = nodes.paragraph("", "", level, nodes.Text(f" {info['label']}"), classes=["facts"])
         title.parent.insert(title.parent.index(title) + 1, facts)

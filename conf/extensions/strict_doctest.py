@@ -112,8 +112,10 @@ def check_code_blocks(app: Sphinx, doctree: nodes.document) -> None:
     if app.env.docname.startswith("gallery/"):  # sphinx-gallery ran what these pages show
         return
     for node in doctree.findall(
-        lambda n: isinstance(n, nodes.literal_block | nodes.doctest_block)
-        or (isinstance(n, nodes.comment) and "testnodetype" in n)
+        lambda n: (
+            isinstance(n, nodes.literal_block | nodes.doctest_block)
+            or (isinstance(n, nodes.comment) and "testnodetype" in n)
+        )
     ):
         if wrong := complaint(node):
             logger.warning(wrong, location=node, type="strict_doctest")
@@ -161,7 +163,7 @@ class StrictDocTestBuilder(DocTestBuilder):
     @staticmethod
     def get_line_number(node: nodes.Node) -> int | None:
         """Return the line before the first line of the code, which doctest counts from."""
-        return node["first_line"] - 1
+        return node.get("first_line", node.line or 1) - 1
 
     def test_group(self, group: Any) -> bool:
         """Run one group of examples with the stricter comparison."""

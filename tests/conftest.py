@@ -1,0 +1,75 @@
+"""What the tests share: a miniature project, built by a real Sphinx run."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from sphinx.cmd.build import build_main
+
+ROOT = Path(__file__).parent.parent
+EXTENSIONS = ROOT / "conf" / "extensions"
+
+INDEX = "# Home\n\n```{toctree}\n:glob:\n\n*/*\n```\n"
+
+
+class Built(NamedTuple):
+    """A finished run: Sphinx's exit status, what it wrote to stderr, and its output folder."""
+
+    status: int
+    errors: str
+    out: Path
+
+    def read(self, page: str) -> str:
+        """Return the text of one file of the output."""
+        return (self.out / page).read_text("utf-8")
+
+
+Build = Callable[..., Built]
+
+
+@pytest.fixture
+def build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Build]:
+    """Build a miniature project: ``build({"part/page.md": text}, extensions=[...], builder=...)``.
+
+    ``conf`` is more text for its conf.py. Pages stay between two calls in one test, as in a real
+    project that is built again; a page whose text is None is deleted. Warnings are errors.
+    """
+
+    def run(
+        pages: Mapping[str, str | None],
+        *,
+        extensions: list[str],
+        builder: str = "html",
+        conf: str = "",
+        options: list[str] | None = None,
+        names: list[str] | None = None,
+    ) -> Built:
+        docs, conf_dir, out = tmp_path / "docs", tmp_path / "conf", tmp_path / builder
+        for name, text in {"index.md": INDEX, **pages}.items():
+            page = docs / name
+            if text is None:
+                page.unlink()
+                continue
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(textwrap.dedent(text), "utf-8")
+        conf_dir.mkdir(exist_ok=True)
+        (conf_dir / "conf.py").write_text(
+            f"import sys\nsys.path.insert(0, {str(EXTENSIONS)!r})\n"
+            f"extensions = {['myst_parser', *extensions]!r}\n"
+            "myst_enable_extensions = ['colon_fence', 'dollarmath']\n"
+            f"{textwrap.dedent(conf)}\n",
+            "utf-8",
+        )
+        capsys.readouterr()
+        args = ["-b", builder, "-n", "-T", "-W", "--keep-going", "-q"]
+        args += ["-c", str(conf_dir), "-d", str(tmp_path / f"{builder}-doctrees")]
+        args += [*(options or []), str(docs), str(out)]
+        args += [str(docs / name) for name in names or []]
+        status = build_main(args)
+        return Built(status, capsys.readouterr().err, out)
+
+    return run
