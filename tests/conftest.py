@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,8 +12,20 @@ from typing import NamedTuple
 import pytest
 from sphinx.cmd.build import build_main
 
+from noxfile import HTML, SPHINX
+
 ROOT = Path(__file__).parent.parent
 EXTENSIONS = ROOT / "conf" / "extensions"
+
+CHAPTERS = sorted(
+    path.relative_to(ROOT / "docs").with_suffix("").as_posix()
+    for path in (ROOT / "docs").glob("*/*.md")
+    if path.stem != "index" and path.parent.name != "gallery"
+)
+SCRIPTS = sorted(
+    path.relative_to(ROOT / "gallery").with_suffix("").as_posix()
+    for path in (ROOT / "gallery").glob("*/*.py")
+)
 
 INDEX = "# Home\n\n```{toctree}\n:glob:\n\n*/*\n```\n"
 
@@ -73,3 +87,17 @@ def build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Build]
         return Built(status, capsys.readouterr().err, out)
 
     return run
+
+
+def sphinx(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run Sphinx as the noxfile does, in a project folder."""
+    command = [sys.executable, *SPHINX[1:], *args]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """Return the folder of the built site, brought up to date as `nox -s docs` does."""
+    done = sphinx(*HTML, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return ROOT / "build" / "html"

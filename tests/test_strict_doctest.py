@@ -124,6 +124,24 @@ def test_quoted_prompt_in_a_block_quote_is_an_error(build: Build) -> None:
     assert "page.md:4: WARNING: `>>>` outside a {doctest} fence" in built.errors
 
 
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (">>> x = [\n...     1,\n... ]\n>>> for i in x:\n...     i\n1", 8),
+        (">>> if True: 1\n1", 4),
+        (">>> @staticmethod\n... def f():\n...     pass\n>>> 1\n1", 6),
+    ],
+)
+def test_compound_statement_ends_as_in_a_terminal(build: Build, code: str, line: int) -> None:
+    built = run(build, fence(code))
+    assert built.status == 1
+    assert f"page.md:{line}: WARNING: end this compound statement with a `...`" in built.errors
+    lines = code.splitlines()
+    lines.insert(line - 3, "...")
+    built = run(build, fence("\n".join(lines)), builder="doctest")
+    assert built.status == 0, built.errors
+
+
 def test_other_languages_and_included_files_are_fine(build: Build, tmp_path: object) -> None:
     page = "# Title\n\n```sh\nls\n```\n\n```{literalinclude} code.py\n:language: python\n```\n"
     built = build(

@@ -10,6 +10,7 @@ Sphinx compares only the type of an exception and lets an example be skipped or 
 * Code that nothing runs is a warning: ``>>>`` or Python outside a ``{doctest}`` fence, hidden or
   skipped examples, a fence without examples, Sphinx's other test directives. A
   ``{literalinclude}`` may show a file, since a file can be run.
+* An example can be pasted into a terminal: a compound statement ends with a bare ``...`` line.
 
 A run leaves ``examples.json`` in its output folder: for each chapter without a failure its number
 of examples, the digest of its source, torch, Python and device. A run of some chapters keeps the
@@ -18,6 +19,7 @@ records of the others.
 
 from __future__ import annotations
 
+import ast
 import doctest
 import hashlib
 import json
@@ -39,6 +41,10 @@ logger = logging.getLogger(__name__)
 RECORDS = "examples.json"
 
 _FLOAT = re.compile(r"(?<![\w.])[+-]?\d+\.(\d+)(?:[eE][+-]?\d+)?(?![\w.])")
+COMPOUND = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.For, ast.AsyncFor),
+    *(ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match),
+)
 _PYTHON = {"python", "python3", "py", "py3", "pycon", "pycon3", "ipython", "ipython3"}
 
 
@@ -77,6 +83,25 @@ def use_written_digits(want: str, got: str) -> str:
         if same_number(want_float, got_float[0]):
             got = got[: got_float.start()] + want_float[0] + got[got_float.end() :]
     return got
+
+
+def unfinished(source: str) -> int | None:
+    """Return the offset of the first compound statement's last line if no `...` ends it there."""
+    lines = source.splitlines()
+    for start, line in enumerate(lines):
+        if not line.startswith(">>> "):
+            continue
+        end = start + 1
+        while end < len(lines) and re.match(r"\.\.\.( |$)", lines[end]):
+            end += 1
+        code = "\n".join(text[4:] for text in lines[start:end])
+        try:
+            statements = ast.parse(code).body
+        except SyntaxError:  # the run says so, at its line
+            continue
+        if statements and isinstance(statements[-1], COMPOUND) and lines[end - 1].rstrip() != "...":
+            return end - 1
+    return None
 
 
 def complaint(node: nodes.Element) -> str | None:
@@ -119,6 +144,13 @@ def check_code_blocks(app: Sphinx, doctree: nodes.document) -> None:
     ):
         if wrong := complaint(node):
             logger.warning(wrong, location=node, type="strict_doctest")
+        elif (offset := unfinished(node.get("test", node.astext()))) is not None:
+            logger.warning(
+                "end this compound statement with a `...` line, as the interpreter does: "
+                "pasted into a terminal it does not run without",
+                location=(app.env.docname, node["first_line"] + offset),
+                type="strict_doctest",
+            )
 
 
 class DigitsChecker(doctest.OutputChecker):
