@@ -1,0 +1,138 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["nox>=2026.4.10"]
+#
+# [tool.nox]
+# script-venv-backend = "virtualenv"
+# ///
+"""Everything one does with this site: ``nox -l`` lists it, ``nox`` alone checks and builds it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2026.4.10"
+# pip and not uv: pip's configuration (its indexes, its local wheels) decides whether PyTorch comes
+# as a CPU build of 200 MB or as a CUDA build of several GB, and uv does not read it.
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+
+ROOT = Path(__file__).parent
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+# The one environment that holds PyTorch. Every session that needs it requires `environment` and
+# runs this interpreter, so that PyTorch is installed once and not once a session.
+PYTHON = str(ROOT / ".nox/environment" / ("Scripts" if os.name == "nt" else "bin") / "python")
+SHARED = ("docs", "tests", "live")
+SPHINX = (PYTHON, "-m", "sphinx", "-n", "-T", "-W", "-c", "conf")
+HTML = ("-b", "html", "-d", "build/doctrees", "docs", "build/html")
+# Examples do not need the gallery's figures: its pages are made without running the scripts.
+UNDRAWN = ("-D", "plot_gallery=0", "-d", "build/doctest/.doctrees")
+
+
+def install(session: nox.Session, *groups: str) -> None:
+    """Install dependency groups, with what they depend on held to constraints.txt."""
+    session.install("-c", "constraints.txt", *nox.project.dependency_groups(PYPROJECT, *groups))
+
+
+@nox.session(default=False)
+def environment(session: nox.Session) -> None:
+    """Install what the other sessions share; they call it, and `nox -R -s docs` skips it."""
+    install(session, *SHARED)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def doctest(session: nox.Session) -> None:
+    """Run every example of the chapters, or of those named: `-- docs/autograd/graph.md`."""
+    session.run(*SPHINX, "-b", "doctest", *UNDRAWN, "docs", "build/doctest", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def docs(session: nox.Session) -> None:
+    """Build the site, running every gallery script, and say where it is."""
+    session.run(*SPHINX, *HTML, *session.posargs)
+    session.log(f"The site is at {(ROOT / 'build/html/index.html').as_uri()}")
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def tests(session: nox.Session) -> None:
+    """Prove the machinery and the built site, in a real browser too; arguments go to pytest."""
+    session.run(PYTHON, "-m", "pytest", *session.posargs)
+
+
+@nox.session(default=False)
+def lint(session: nox.Session) -> None:
+    """Check Python, Markdown, spelling and workflows; `-- --fix` mends what can be mended."""
+    install(session, "lint")
+    if "--fix" in session.posargs:
+        session.run("ruff", "check", "--fix", ".")
+        session.run("ruff", "format", ".")
+        session.run("rumdl", "fmt", ".")
+    session.run("ruff", "check", "--output-format", "concise", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("rumdl", "check", ".")
+    session.run("typos", "--format", "brief")
+    workflows = [str(path) for path in sorted(Path(".github/workflows").glob("*.yml"))]
+    check = ("check-jsonschema", "--builtin-schema")
+    session.run(*check, "vendor.github-workflows", *workflows)
+    session.run(*check, "vendor.dependabot", ".github/dependabot.yml")
+    session.run("zizmor", "--offline", "--quiet", "--pedantic", ".github")
+
+
+@nox.session(default=False, venv_backend="none", requires=["environment"])
+def live(session: nox.Session) -> None:
+    """Show the site in the browser and build again whenever a file is saved."""
+    watch = ("--watch", "conf", "--watch", "gallery", "--ignore", str(ROOT / "docs/gallery/*"))
+    autobuild = (PYTHON, "-m", "sphinx_autobuild", "--open-browser", *watch)
+    session.run(*autobuild, "-n", "-T", "-c", "conf", *HTML, *session.posargs)
+
+
+@nox.session(default=False, venv_backend="none", requires=["environment"])
+def links(session: nox.Session) -> None:
+    """Ask every other site that a page links to whether the page is there (needs a network)."""
+    session.run(*SPHINX, "-b", "linkcheck", *UNDRAWN, "docs", "build/links", *session.posargs)
+
+
+@nox.session(default=False, venv_backend="none", requires=["environment"])
+def references(session: nox.Session) -> None:
+    """Check the inventories of other projects' names; `-- --refresh` fetches them anew."""
+    session.run(PYTHON, "conf/extensions/references.py", *(session.posargs or ["--check"]))
+
+
+@nox.session(default=False, venv_backend="none", requires=["environment"])
+def bench(session: nox.Session) -> None:
+    """Time the builds and weigh a page, beside the figures aimed at (some minutes)."""
+    session.run(PYTHON, "tests/bench.py", "figures", *session.posargs)
+
+
+@nox.session(default=False, venv_backend="none", requires=["docs"])
+def lighthouse(session: nox.Session) -> None:
+    """Score three pages of the built site as a phone sees them (needs Node and a network)."""
+    session.run(PYTHON, "tests/bench.py", "lighthouse", *session.posargs)
+
+
+@nox.session(default=False)
+def lock(session: nox.Session) -> None:
+    """Write constraints.txt anew, from what the groups of pyproject.toml install today."""
+    pinned = nox.project.dependency_groups(PYPROJECT, *SHARED)
+    session.install(*pinned)
+    leave_out = [f"--exclude={requirement.partition('==')[0]}" for requirement in pinned]
+    pip = ("python", "-m", "pip", "--disable-pip-version-check", "list", "--format=freeze")
+    frozen = session.run(*pip, "--exclude=pip", *leave_out, silent=True)
+    head = "# What the groups of pyproject.toml depend on in turn. Written by `nox -s lock`.\n"
+    Path("constraints.txt").write_text(head + str(frozen), encoding="utf-8")
+
+
+@nox.session(default=False, venv_backend="none")
+def clean(session: nox.Session) -> None:
+    """Remove what builds and checks leave behind; .nox, where PyTorch is, stays."""
+    for path in ("build", "docs/gallery", ".pytest_cache", ".ruff_cache", ".rumdl_cache"):
+        session.log(f"Removing {path}")
+        shutil.rmtree(path, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    nox.main()
