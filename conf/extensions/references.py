@@ -58,11 +58,14 @@ ROLES = {"function": "func", "method": "meth", "attribute": "attr", "property": 
 ROLES |= {"class": "class", "exception": "exc", "data": "data", "mod": "mod"}
 # torch's names have a page each, except these, and the members of classes not named below.
 SHARED_PAGES = {
+    "torch.backends.": "backends.html",
     "torch.export.": "user_guide/torch_compiler/export/api_reference.html",
+    "torch.library.": "library.html",
     "torch.nn.init.": "nn.init.html",
     "torch.profiler.": "profiler.html",
     "torch.random.": "random.html",
     "torch.testing.": "testing.html",
+    "torch.utils.benchmark.": "benchmark_utils.html",
     "torch.utils.checkpoint.": "checkpoint.html",
     "torch.utils.data.": "data.html",
 }
@@ -159,7 +162,11 @@ def explain(role: str, name: str, inventories: dict[str, Inventory]) -> str:
     for other in known:
         if other.rpartition(".")[2] == name.rpartition(".")[2] and find(other) is thing:
             return f"{project} documents `{name}` elsewhere: write {{{role}}}`{name} <{other}>`"
-    return f"`{name}` exists; add it to conf/inventories/{project}.inv: `{line_for(name)}`"
+    line = line_for(name)
+    return (
+        f"`{name}` exists; add it to conf/inventories/{project}.inv: `{line}` "
+        f"(look whether {SITES[project]}{line.split()[2]} has it)"
+    )
 
 
 def problems(path: Path) -> Iterator[str]:
