@@ -21,6 +21,9 @@ extensions = [
     "notfound.extension",
     "strict_doctest",
     "chapters",
+    "references",
+    "mathml",
+    "accessibility",
 ]
 exclude_patterns = ["gallery/*/GALLERY_HEADER.rst"]
 nitpicky = True
@@ -48,6 +51,8 @@ templates_path = ["templates"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
+html_use_index = False
+html_math_renderer = "mathml"
 copybutton_prompt_text = r">>> |\.\.\. |\.\.\.$"
 copybutton_copy_empty_lines = False
 copybutton_prompt_is_regexp = True

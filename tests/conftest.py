@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 from sphinx.cmd.build import build_main
 
 from noxfile import HTML, SPHINX
@@ -26,6 +28,12 @@ SCRIPTS = sorted(
     path.relative_to(ROOT / "gallery").with_suffix("").as_posix()
     for path in (ROOT / "gallery").glob("*/*.py")
 )
+
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 
 INDEX = "# Home\n\n```{toctree}\n:glob:\n\n*/*\n```\n"
 
@@ -101,3 +109,18 @@ def site() -> Path:
     done = sphinx(*HTML, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return ROOT / "build" / "html"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Start the Chromium that is installed."""
+    path = next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    if path is None:
+        pytest.fail(
+            "no Chromium found: install it, on Debian with `apt-get install chromium`",
+            pytrace=False,
+        )
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from accessibility import REPAIRS, accessible
 from axe_playwright_python.sync_playwright import Axe
 from conftest import Build, Built
 from mathml import WIDEST_INLINE
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 CONF = """\
 html_theme = "furo"
@@ -62,21 +60,6 @@ $$
 Noted.
 :::
 """
-FLAGS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        pytest.fail("no Chromium found: on Debian, `apt-get install chromium`", pytrace=False)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -108,16 +91,16 @@ def violations(browser: Browser, out: Path) -> dict[str, set[str]]:
     return broken
 
 
-def test_axe_finds_nothing(chromium: Browser, built: Built) -> None:
-    assert violations(chromium, built.out) == {}
+def test_axe_finds_nothing(browser: Browser, built: Built) -> None:
+    assert violations(browser, built.out) == {}
 
 
-def test_axe_finds_each_fault_of_bare_furo(chromium: Browser, build: Build) -> None:
+def test_axe_finds_each_fault_of_bare_furo(browser: Browser, build: Build) -> None:
     """Each repair is needed: without them, axe names the rules they answer."""
     pages = {"index.md": INDEX, "part/page.md": PAGE}
     bare = build(pages, extensions=["mathml"], conf=CONF.replace("templates_path", "unused"))
     assert bare.status == 0, bare.errors
-    assert sorted(violations(chromium, bare.out)) == [
+    assert sorted(violations(browser, bare.out)) == [
         "aria-required-attr",
         "landmark-unique",
         "page-has-heading-one",
@@ -126,9 +109,9 @@ def test_axe_finds_each_fault_of_bare_furo(chromium: Browser, build: Build) -> N
 
 
 def test_wide_things_scroll_in_their_own_box_and_take_the_keyboard(
-    chromium: Browser, built: Built
+    browser: Browser, built: Built
 ) -> None:
-    page = chromium.new_page(viewport={"width": 360, "height": 800})
+    page = browser.new_page(viewport={"width": 360, "height": 800})
     page.goto((built.out / "part/page.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     for box in ("#code pre >> nth=0", "#code pre >> nth=1", ".table-wrapper", "div.math"):
@@ -142,8 +125,8 @@ def test_wide_things_scroll_in_their_own_box_and_take_the_keyboard(
     page.close()
 
 
-def test_widest_formula_in_a_line_fits_a_phone(chromium: Browser, built: Built) -> None:
-    page = chromium.new_page(viewport={"width": 360, "height": 800})
+def test_widest_formula_in_a_line_fits_a_phone(browser: Browser, built: Built) -> None:
+    page = browser.new_page(viewport={"width": 360, "height": 800})
     page.goto((built.out / "part/page.html").as_uri())
     formula = page.locator("p > math")
     assert len(formula.text_content()) == WIDEST_INLINE
@@ -152,8 +135,8 @@ def test_widest_formula_in_a_line_fits_a_phone(chromium: Browser, built: Built) 
     page.close()
 
 
-def test_formula_is_not_cut(chromium: Browser, built: Built) -> None:
-    page = chromium.new_page(viewport={"width": 360, "height": 800})
+def test_formula_is_not_cut(browser: Browser, built: Built) -> None:
+    page = browser.new_page(viewport={"width": 360, "height": 800})
     page.goto((built.out / "part/page.html").as_uri())
     box = page.locator("div.math")
     assert box.evaluate("box => box.scrollHeight <= box.clientHeight")

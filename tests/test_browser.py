@@ -7,7 +7,6 @@ import doctest
 import functools
 import http.server
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -18,14 +17,8 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import CHAPTERS, ROOT
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 from strict_doctest import DigitsChecker
-
-FLAGS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
-CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 
 CHAPTER = "autograd/graph.html"
 QUESTION = "What is autograd, and how does PyTorch build its graph?"
@@ -60,21 +53,6 @@ def address(site: Path) -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Start the Chromium that is installed."""
-    path = next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    if path is None:
-        pytest.fail(
-            "no Chromium found: install it, on Debian with `apt-get install chromium`",
-            pytrace=False,
-        )
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 class Visit:
