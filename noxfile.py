@@ -31,6 +31,7 @@ SPHINX = (PYTHON, "-m", "sphinx", "-n", "-T", "-W", "-c", "conf")
 HTML = ("-b", "html", "-d", "build/doctrees", "docs", "build/html")
 # Examples do not need the gallery's figures: its pages are made without running the scripts.
 UNDRAWN = ("-D", "plot_gallery=0", "-d", "build/doctest/.doctrees")
+DOCTEST = ("-b", "doctest", *UNDRAWN, "docs", "build/doctest")
 
 
 def install(session: nox.Session, *groups: str) -> None:
@@ -47,7 +48,7 @@ def environment(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"])
 def doctest(session: nox.Session) -> None:
     """Run every example of the chapters, or of those named: `-- docs/autograd/graph.md`."""
-    session.run(*SPHINX, "-b", "doctest", *UNDRAWN, "docs", "build/doctest", *session.posargs)
+    session.run(*SPHINX, *DOCTEST, *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["environment"])
@@ -105,13 +106,13 @@ def references(session: nox.Session) -> None:
 @nox.session(default=False, venv_backend="none", requires=["environment"])
 def bench(session: nox.Session) -> None:
     """Time the builds and weigh a page, beside the figures aimed at (some minutes)."""
-    session.run(PYTHON, "tests/bench.py", "figures", *session.posargs)
+    session.run(PYTHON, "-m", "tests.bench", "figures", *session.posargs)
 
 
 @nox.session(default=False, venv_backend="none", requires=["docs"])
 def lighthouse(session: nox.Session) -> None:
     """Score three pages of the built site as a phone sees them (needs Node and a network)."""
-    session.run(PYTHON, "tests/bench.py", "lighthouse", *session.posargs)
+    session.run(PYTHON, "-m", "tests.bench", "lighthouse", *session.posargs)
 
 
 @nox.session(default=False)
