@@ -232,7 +232,8 @@ for in_order in (True, False):
     finished = [index for _, index in sorted(zip(places, delivered, strict=True))]
     print(f"{in_order!s:8}  {finished}  {delivered}")
     assert finished == [1, 3, 0, 2], "worker 1 is done before batch 0"
-    assert delivered == ([0, 1, 2, 3] if in_order else [1, 3, 0, 2])
+    expected = [0, 1, 2, 3] if in_order else finished
+    assert delivered == expected, "in_order decides whose order the loop sees"
 
 # %%
 # By default the loop waits for batch 0 while batches 1 and 3 lie ready, because the
@@ -274,10 +275,11 @@ for num_workers, sharded, samples, different in (
     got = [batch.tolist() for batch in loader]
     flat = [sample for batch in got for sample in batch]
     print(f"{num_workers:11}  {sharded!s:7}  {len(flat):7}  {len(set(flat)):9}  {got}")
-    assert (len(flat), len(set(flat))) == (samples, different)
+    assert len(flat) == samples, "only unsharded workers repeat the stream"
+    assert len(set(flat)) == different, "no sample is lost"
 
 # Each worker has a last, shorter batch of its own: 4 + 4 + 2 became 4 + 4 + 1 + 1.
-assert [len(batch) for batch in got] == [4, 4, 1, 1]
+assert [len(batch) for batch in got] == [4, 4, 1, 1], "one short batch a worker"
 
 loader = DataLoader(
     Stream(sharded=True),
