@@ -199,9 +199,11 @@ class StrictDocTestBuilder(DocTestBuilder):
 
     def test_group(self, group: Any) -> bool:
         """Run one group of examples with the stricter comparison."""
+        import torch_state
+
         self.test_runner._checker = DigitsChecker()
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            torch_state.raise_warnings()
             return super().test_group(group)
 
     def test_doc(self, docname: str, doctree: nodes.Node) -> bool:

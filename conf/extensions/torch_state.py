@@ -4,6 +4,8 @@
 what the one before it left behind: seed, default dtype and device, threads, grad mode, print
 options, deterministic flags, anomaly mode. Warnings that torch gives once a process are given
 every time, or the page that shows one would depend on the order of the pages.
+
+``raise_warnings()`` makes an error of each warning that Python would show to the reader.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import platform
 import random
 import sys
+import warnings
 
 import numpy as np
 import torch
@@ -37,6 +40,15 @@ def reset() -> None:
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
+
+
+def raise_warnings() -> None:
+    """Set Python's own warning filters with "show" turned into "raise"; the caller undoes it."""
+    warnings.simplefilter("error")
+    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning):
+        warnings.simplefilter("ignore", category)
+    warnings.simplefilter("ignore", ResourceWarning)
+    warnings.filterwarnings("error", category=DeprecationWarning, module="__main__")
 
 
 def describe() -> dict[str, str]:
