@@ -29,9 +29,8 @@ PYTHON = str(ROOT / ".nox/environment" / ("Scripts" if os.name == "nt" else "bin
 SHARED = ("docs", "tests", "live")
 SPHINX = (PYTHON, "-m", "sphinx", "-n", "-T", "-W", "-c", "conf")
 HTML = ("-b", "html", "-d", "build/doctrees", "docs", "build/html")
-# Examples do not need the gallery's figures: its pages are made without running the scripts.
-UNDRAWN = ("-D", "plot_gallery=0", "-d", "build/doctest/.doctrees")
-DOCTEST = ("-b", "doctest", *UNDRAWN, "docs", "build/doctest")
+DOCTEST = ("-b", "doctest", "-d", "build/doctest/.doctrees", "docs", "build/doctest")
+LINKS = ("-b", "linkcheck", "-d", "build/doctrees", "docs", "build/links")
 
 
 def install(session: nox.Session, *groups: str) -> None:
@@ -94,7 +93,7 @@ def live(session: nox.Session) -> None:
 @nox.session(default=False, venv_backend="none", requires=["environment"])
 def links(session: nox.Session) -> None:
     """Ask every other site that a page links to whether the page is there (needs a network)."""
-    session.run(*SPHINX, "-b", "linkcheck", *UNDRAWN, "docs", "build/links", *session.posargs)
+    session.run(*SPHINX, *LINKS, *session.posargs)
 
 
 @nox.session(default=False, venv_backend="none", requires=["environment"])
