@@ -8,8 +8,9 @@ settings: training or evaluation, each with gradients, under ``no_grad()`` and u
 ``inference_mode()``.
 
 The script runs one model in all six and measures what its layers do and how many bytes
-autograd keeps. It then shows two places where the usual account is too simple: layers
-that save less under ``eval()``, and an encoder whose output ``no_grad()`` changes.
+autograd keeps. It then shows where the usual account is too simple: layers that save
+less under ``eval()``, functions that do not see it, an encoder whose output
+``no_grad()`` changes, and what ``inference_mode()`` forbids afterwards.
 """
 
 # %%
@@ -128,9 +129,9 @@ for name, layer in layers.items():
 # %%
 # ``Dropout`` keeps its mask in training. In evaluation it returns its very input, and
 # nothing is left to save. ``BatchNorm1d`` needs the mean and the deviation of the batch
-# only where it computes them. On the CPU, attention with dropout keeps its attention
-# matrices, three of 256 KiB here; without dropout it takes a fused kernel that keeps
-# none of them.
+# only where it computes them. On the CPU, attention with dropout keeps three tensors of
+# the size of its attention matrices, 256 KiB each here; without dropout it takes a
+# fused kernel that keeps none of them.
 
 assert per_layer["Dropout"] == (features.nbytes, 0), "the mask has another size"
 assert layers["Dropout"](features) is features, "eval dropout made a new tensor"
@@ -183,9 +184,9 @@ assert list(dropped.values()) == [True, True, False, False], "a default changed"
 # A path that exists only in evaluation without gradients
 # -------------------------------------------------------
 # ``nn.TransformerEncoderLayer`` looks at the flag and at what needs a gradient. If
-# nothing does, it hands all its work to one fused operation. The table lists whether
-# that operation ran, and the largest value at the padded positions of the output of an
-# ``nn.TransformerEncoder``.
+# the flag is off and nothing does, it hands all its work to one fused operation. The
+# table lists whether that operation ran, and whether the output of an
+# ``nn.TransformerEncoder`` is 0 at all padded positions.
 
 
 class Operations(TorchDispatchMode):
@@ -242,10 +243,11 @@ for (flag, name), facts in paths.items():
 
 # %%
 # The flag and the mode together choose the path, and the path changes the numbers: the
-# encoder drops padded tokens before its layers and fills them with zeros afterwards.
-# Frozen parameters serve as well as ``no_grad()``. A forward hook on any part of the
-# layer keeps the fused operation away, which would not call that part. The encoder has
-# copies of the layer without the hook, so its padding is 0 in that row too.
+# encoder drops padding at the end of a sequence before its layers and puts zeros there
+# afterwards. Frozen parameters serve as well as ``no_grad()``, as long as the input
+# needs no gradient. A forward hook on any part of the layer keeps the fused operation
+# away, which would not call that part. The encoder has copies of the layer without the
+# hook, so its padding is 0 in that row too.
 
 fast = {setting for setting, (fused, _) in paths.items() if fused}
 assert fast == {
@@ -255,12 +257,14 @@ assert fast == {
 }, "another set of conditions selects the fused operation"
 assert not paths["eval", "gradients on"][1], "padding is 0 with gradients on"
 assert all(paths[setting][1] for setting in fast), "padding is not 0 on the fast path"
+assert paths["eval", "no_grad(), hook"][1], "the hook reached the copies"
 
 # %%
 # What inference_mode() costs
 # ---------------------------
-# A tensor made under ``inference_mode()`` has no version counter, for as long as it
-# lives. What needs the counter is refused afterwards, outside the mode.
+# A tensor allocated under ``inference_mode()`` has no version counter, for as long as it
+# lives. A use that would need one, now or in a later graph, is refused outside the
+# mode.
 
 weight = torch.ones(3, requires_grad=True)
 uses = {

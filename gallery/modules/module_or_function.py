@@ -143,8 +143,8 @@ print("weights of the skeleton: unchanged")
 # ------------------------------
 #
 # A transformation such as ``grad`` or ``vmap`` wants a function of the weights. Here it
-# gives the gradient of each of the 64 examples by itself, which ``backward`` can only
-# give one example at a time.
+# gives the gradient of each of the 64 examples by itself, where one ``backward`` of the
+# batch gives their mean.
 
 
 def loss_of_one(params, x, y):
