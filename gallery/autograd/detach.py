@@ -7,7 +7,7 @@ of the graph ends there. ``p.requires_grad_(False)`` changes ``p`` itself: the l
 no gradient any more, but gradients still pass through every operation that uses it.
 
 The script shows both in the graph, measures what autograd keeps for backward in each
-case, and edits one tensor through five aliases to see which edits autograd notices.
+case, and overwrites one tensor in five ways to see which writes autograd notices.
 """
 
 # %%
@@ -28,14 +28,15 @@ g = torch.tensor(2.0, requires_grad=True)
 d = torch.tensor(5.0, requires_grad=True)
 noise = torch.tensor(3.0)
 
-score = d * (g * noise)
+fake = g * noise
+score = d * fake
 both = make_dot(score, params={"g": g, "d": d, "score": score})
 
 # %%
 # **The discriminator's step** must not reach the generator. ``fake.detach()`` ends the
 # path in front of ``d``: the leaf ``g`` is gone from the graph.
 
-score = d * (g * noise).detach()
+score = d * fake.detach()
 detached = make_dot(score, params={"g": g, "d": d, "score": score})
 score.backward()
 
@@ -49,7 +50,7 @@ assert d.grad == 6, "d.grad is not the value of the fake sample"
 
 d.grad = None
 d.requires_grad_(False)
-score = d * (g * noise)
+score = d * fake
 frozen = make_dot(score, params={"g": g, "d": d, "score": score})
 score.backward()
 
@@ -142,9 +143,10 @@ for way, (recorded, held, reached) in results.items():
     print(f"{way:22}{recorded:9,}{held:9,}  {', '.join(reached)}")
 
 # %%
-# Only the flag leaves the encoder alone and still trains the prompt. ``detach()`` stops
-# the gradient just as ``no_grad()`` does, but the encoder's graph is recorded first
-# and thrown away at the cut: the forward pass needs the memory, backward does not.
+# Of these, only the flag fixes the encoder and still trains the prompt. ``detach()``
+# stops the gradient just as ``no_grad()`` does, but the encoder's graph is recorded
+# first and thrown away at the cut: the forward pass needs the memory, backward does
+# not.
 #
 # With nothing to train in front of the encoder, the flag alone is as cheap as
 # ``no_grad()``: an operation records nothing if none of its inputs needs a gradient.
@@ -190,7 +192,8 @@ plt.show()
 # -------------------------
 # For :math:`y = x W^T` the gradient of the weight needs the input, and the gradient of
 # the input needs the weight. A linear layer saves what the gradients still wanted need,
-# and no more. Not every layer is so careful: BatchNorm saves its input even if frozen.
+# and no more. Not every layer is so careful: in evaluation mode a frozen BatchNorm is a
+# fixed scaling, whose backward needs no input, and yet it saves its input.
 
 
 def saved_by_linear(train_weight: bool, train_input: bool) -> list[str]:
@@ -230,12 +233,12 @@ with saved_tensors_hooks(lambda t: pointers.append(t.data_ptr()), lambda t: t):
 assert x.data_ptr() in pointers, "a frozen BatchNorm no longer saves its input"
 
 # %%
-# One value, five aliases
-# -----------------------
-# ``z = y * y`` saves ``y``. The value of ``y`` is then overwritten, each time through
-# another alias, before backward runs. With ``x = 2`` and ``y = x * x`` the true
-# gradient is 32. Autograd compares the version counter of ``y`` with the number it
-# noted when it saved ``y``; an edit that does not raise the counter stays unseen.
+# One value, five ways to write
+# -----------------------------
+# ``z = y * y`` saves ``y``. Before backward runs, the value is then overwritten, each
+# time in another way. With ``x = 2`` and ``y = x * x`` the true gradient is 32.
+# Autograd compares the version counter of ``y`` with the number it noted when it saved
+# ``y``; a write that does not raise the counter stays unseen.
 
 TRUE_GRADIENT = 32.0
 
@@ -271,7 +274,7 @@ for alias, edit in edits.items():
     print(f"{alias:20}{y.item():9g}{y._version:9}  {text}")
 
 # %%
-# ``detach()`` shares memory and counter, so the edit is caught. ``.data`` and a NumPy
+# ``detach()`` shares memory and counter, so the write is caught. ``.data`` and a NumPy
 # array share the memory only: the gradient is ten times too large and nothing says so.
 # A clone shares neither.
 

@@ -2,15 +2,16 @@
 What is in the autograd graph, and when does it go?
 ===================================================
 
-Every operation on a tensor that requires grad adds one node to a graph, while the
-operation runs. The nodes are ordinary objects behind ``grad_fn``, so a running program
-can count them, look inside them and draw them. This script draws a small graph five
-times and asserts what each drawing shows: a shared result is one node, Python decides
-which nodes exist, a node keeps only what its derivative needs, ``detach`` removes a
-path, and ``backward`` frees what the nodes keep while the nodes stay.
+Every differentiable operation on a tensor that requires grad adds to a graph while it
+runs, as a rule one node. The nodes are ordinary objects behind ``grad_fn``, so a
+running program can count them, look inside them and draw them. This script makes five
+drawings of small graphs and asserts what each shows: a shared result is one node,
+Python decides which nodes exist, a node keeps only what its derivative needs,
+``detach`` removes a path, and ``backward`` frees what the nodes keep while the nodes
+stay.
 
 In the drawings, blue boxes are leaf tensors, grey boxes are nodes, the green box is the
-output and orange boxes are tensors that a node has saved. Arrows point the way the
+output and an orange box is a saved tensor that is not a leaf. Arrows point the way the
 forward pass computed; ``backward`` walks them the other way.
 """
 
@@ -41,7 +42,7 @@ def names(root):
 # The product ``h`` is computed once and used twice. Its node is drawn once, with two
 # arrows leaving it. On the way back the two gradients that arrive there are added
 # before the node runs: :math:`\partial loss / \partial h = 1 + 2h = 13`, so ``w``
-# receives :math:`13 x = 26`. The addition is why a gradient is a sum over all paths.
+# receives :math:`13 x = 26`. So the gradient is the sum over all paths.
 
 w = torch.tensor(3.0, requires_grad=True)
 x = torch.tensor(2.0, requires_grad=True)
@@ -136,13 +137,14 @@ assert saved((x + 1).grad_fn) == {"alpha": 1}, "x + 1 needs no tensor"
 assert set(saved((x * 3).grad_fn)) == {"other"}, "x * 3 needs the 3 alone"
 assert set(saved((x * x).grad_fn)) == {"self", "other"}, "x * x needs both factors"
 assert set(saved(x.exp().grad_fn)) == {"result"}, "exp is its own derivative"
+assert set(saved(x.relu().grad_fn)) == {"result"}, "relu needs the sign of its result"
 
 # %%
 # Drawn into the first graph, each saved tensor hangs on the node that keeps it by a
 # line without an arrowhead. The product keeps ``w`` and ``x``, each for the derivative
-# with respect to the other; the power keeps ``h``, here called ``self``. Saving copies
+# with respect to the other; the power keeps ``h``, the orange ``self``. Saving copies
 # nothing: the memory is the memory of the tensor itself. What it costs is that this
-# memory cannot be released while the graph lives.
+# memory cannot be released until backward has used it, or the graph is gone.
 
 keeps = make_dot(loss, params=named, show_saved=True)
 
@@ -156,9 +158,9 @@ assert power._saved_self.data_ptr() == h.data_ptr(), "saved without a copy"
 # -------------------------
 #
 # The value below is the same as before, to the bit. But the square is computed from
-# ``h.detach()``, which shares the memory of ``h`` and has no ``grad_fn``. No operation
-# on it is recorded, so the power has no node and its share of the gradient, 24 of the
-# 26, is gone without a message.
+# ``h.detach()``, which shares the memory of ``h`` and has no ``grad_fn``. A power of it
+# alone is not recorded, so it has no node, and its share of the gradient, 24 of the 26,
+# is gone without a message.
 
 cut = h + h.detach() ** 2
 without_power = make_dot(cut, params={"w": w, "x": x, "cut": cut})
@@ -179,21 +181,22 @@ assert w_grad_cut == x, "only the direct path is left"
 # After ``backward`` the leaves hold their gradients. The nodes and the arrows are the
 # same as before, and the graph can still be drawn.
 
-before = names(add)
+before = reachable(add)
 loss.backward()
 after_backward = make_dot(loss, params=named)
 
 print("w.grad =", w.grad.item(), " x.grad =", x.grad.item())
-assert names(add) == before, "backward removes no node"
+assert reachable(add) == before, "backward removes or replaces no node"
 assert w.grad == 26 and x.grad == 39
 
 # %%
-# The orange boxes, however, are gone, and asking a node for what it kept raises the
-# error that a second ``backward`` raises. It names both causes. The addition saved no
-# tensor and has nothing to lose, so a graph of additions alone can be walked twice.
+# What the lines without arrowheads showed is gone. A drawing that asks the nodes for it
+# raises the error that a second ``backward`` raises, and the message names both causes.
+# The addition saved no tensor and has nothing to lose, so a graph of additions alone
+# can be walked twice.
 
 try:
-    saved(power)
+    make_dot(loss, params=named, show_saved=True)
 except RuntimeError as error:
     message = str(error)
 print(message.replace(". ", ".\n"))
