@@ -262,8 +262,8 @@ assert paths["eval", "no_grad(), hook"][1], "the hook reached the copies"
 # %%
 # What inference_mode() costs
 # ---------------------------
-# A tensor allocated under ``inference_mode()`` has no version counter, for as long as it
-# lives. A use that would need one, now or in a later graph, is refused outside the
+# A tensor allocated under ``inference_mode()`` has no version counter, for as long as
+# it lives. A use that would need one, now or in a later graph, is refused outside the
 # mode.
 
 weight = torch.ones(3, requires_grad=True)
