@@ -21,10 +21,11 @@ import matplotlib.pyplot as plt
 import pygraphviz
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
-STYLE = {  # matplotlib: text stays text, no background, ids that do not change
+STYLE = {  # matplotlib: text stays text, ids that do not change, no background, nothing cut off
     "svg.fonttype": "none",
     "svg.hashsalt": "gallery",
     "savefig.transparent": True,
+    "savefig.bbox": "tight",
     "figure.figsize": (5.5, 3.5),  # inches; a phone shows most of it
 }
 
