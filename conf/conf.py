@@ -3,7 +3,6 @@
 import doctest
 import os
 import sys
-from importlib.metadata import version as installed
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
@@ -12,6 +11,7 @@ project = "PyTorch, Answered"
 author = "The PyTorch, Answered contributors"
 project_copyright = f"2026, {author}"
 language = "en"
+smartquotes = False  # an error message in a heading keeps its quotes
 
 extensions = [
     "myst_parser",
@@ -21,6 +21,9 @@ extensions = [
     "notfound.extension",
     "strict_doctest",
     "chapters",
+    "inline_svg",
+    "gallery",
+    "gallery_pages",
     "references",
     "mathml",
     "accessibility",
@@ -39,6 +42,31 @@ doctest_test_doctest_blocks = ""
 doctest_default_flags = doctest.ELLIPSIS | doctest.DONT_ACCEPT_TRUE_FOR_1
 doctest_global_setup = "import torch_state; torch_state.reset()"
 checked_examples = "../build/doctest/examples.json"
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../gallery",
+    "gallery_dirs": "gallery",
+    "filename_pattern": "",  # every script runs
+    "subsection_order": [
+        "../gallery/autograd",
+        "../gallery/training",
+        "../gallery/modules",
+        "../gallery/data",
+        "../gallery/devices",
+        "../gallery/memory",
+        "*",
+    ],
+    "within_subsection_order": "FileNameSortKey",
+    "image_scrapers": ("drawings.graphs", "drawings.figures"),
+    "reset_modules": ("matplotlib", "gallery.reset"),
+    "reset_modules_order": "both",
+    "capture_repr": (),  # a page shows what the script prints, no more
+    "css": (),
+    "download_all_examples": False,
+    "write_computation_times": False,  # that page takes scripts from other hosts
+    "min_reported_time": 1_000_000,
+    "show_signature": False,
+}
 
 # Pages
 html_theme = "furo"
@@ -59,4 +87,3 @@ copybutton_prompt_is_regexp = True
 ogp_site_url = html_baseurl
 ogp_social_cards = {"enable": False}
 sitemap_url_scheme = "{link}"
-html_context = {"torch": installed("torch"), "python": sys.version.split()[0]}

@@ -49,6 +49,15 @@ def test_part_page_lists_level_and_first_sentence(build: Build) -> None:
     assert "<p>It adds up.</p>" in part
 
 
+def test_home_page_lists_parts_and_their_questions(build: Build) -> None:
+    pages = {"index.md": "# Home\n\n```{chapters}\npart/index\n```\n"}
+    pages |= {"part/index.md": PART, "part/chapter.md": GOOD}
+    home = build(pages, extensions=EXTENSIONS, conf=CONF).read("index.html")
+    assert re.search(r'href="part/index.html">Part</a></p>\s*<ul class="chapter-list', home)
+    assert 'href="part/chapter.html">Why does it add up?</a>' in home
+    assert "<p>It adds up.</p>" not in home
+
+
 def test_part_page_follows_its_chapters(build: Build) -> None:
     run(build, GOOD)
     part = run(build, GOOD.replace("It adds up. Then", "It sums. Then")).read("part/index.html")

@@ -8,7 +8,7 @@ A chapter is a page in a part's folder, other than its index. Its front matter h
     :::{short-answer}        once, 40 to 80 words of plain text, right after the title
     :::{myth} The claim      at least once; its option ``:truth:`` is the rule that holds
     :::{follow-up} Question? three to six; opens on a click
-    ```{chapters}            on a part's page: lists its chapters, in reading order
+    ```{chapters}            lists a part's chapters, or on the home page the parts, in reading order
 
 Whatever breaks this is a warning with file and line that says what to write instead. From the
 short answer the build derives the page's description, its schema.org question and answer, and its
@@ -285,52 +285,60 @@ def merge_chapters(
     )
 
 
-def part_pages(app: Sphinx, env: BuildEnvironment) -> list[str]:
-    """Return the pages to write again: those that list chapters."""
-    return sorted({f"{doc.partition('/')[0]}/index" for doc in chapters_of(env)} & env.found_docs)
-
-
 def label(app: Sphinx, docname: str) -> str:
     """Return what a chapter says about its examples in this build."""
     records = read_records(Path(app.confdir, app.config.checked_examples))
     return checked(records.get(docname), digest(Path(app.env.doc2path(docname))))
 
 
-def outdated_labels(
+def outdated(
     app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
-    """Return the chapters whose examples were checked, or went stale, since the last build."""
-    return [
+    """Return the pages to make again though their own text is the same.
+
+    These are chapters whose examples were checked, or went stale, since the last build, and pages
+    that list a chapter that was changed.
+    """
+    stale = {
         doc
         for doc, info in chapters_of(env).items()
         if doc in env.found_docs and info.get("label") != label(app, doc)
-    ]
+    }
+    touched = filter(is_chapter, added | changed | removed | stale)
+    listing = {f"{doc.partition('/')[0]}/index" for doc in touched}
+    listing |= {app.config.root_doc} if listing else set()
+    return sorted(stale | (listing & env.found_docs))
 
 
-def fill_chapter_list(env: BuildEnvironment, builder: Builder, docname: str) -> nodes.bullet_list:
-    """Return a part's chapters as a list of question, level and first sentence."""
+def list_chapters(
+    env: BuildEnvironment, builder: Builder, page: str, listed: str
+) -> nodes.bullet_list:
+    """Return what the table of contents of `listed` names, with links as seen from `page`.
+
+    A part's own page shows its chapters' answers; the home page shows parts, and their questions.
+    """
     items = nodes.bullet_list(classes=["chapter-list"])
-    for entry in env.toctree_includes.get(docname, []):
+    for entry in env.toctree_includes.get(listed, []):
         info = chapters_of(env).get(entry)
+        title = info["question"] if info else env.titles[entry].astext()
+        uri = builder.get_relative_uri(page, entry)
+        line = nodes.paragraph("", "", nodes.reference("", title, refuri=uri, internal=True))
+        item = nodes.list_item("", line)
         if info is None:
-            continue
-        link = nodes.reference(
-            "", info["question"], refuri=builder.get_relative_uri(docname, entry), internal=True
-        )
-        items += nodes.list_item(
-            "",
-            nodes.paragraph(
-                "", "", link, nodes.Text(" "), nodes.inline("", info["level"], classes=["level"])
-            ),
-            nodes.paragraph("", first_sentence(info["answer"])),
-        )
+            if any(is_chapter(doc) for doc in env.toctree_includes.get(entry, [])):
+                item += list_chapters(env, builder, page, entry)
+        else:
+            line += [nodes.Text(" "), nodes.inline("", info["level"], classes=["level"])]
+            if page == listed:
+                item += nodes.paragraph("", first_sentence(info["answer"]))
+        items += item
     return items
 
 
 def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Fill in lists of chapters, and what a chapter says of itself under its title."""
     for place in list(doctree.findall(chapter_list)):
-        place.replace_self(fill_chapter_list(app.env, app.builder, docname))
+        place.replace_self(list_chapters(app.env, app.builder, docname, docname))
     if (info := chapters_of(app.env).get(docname)) is not None:
         info["label"] = label(app, docname)
         title = page_title(doctree)
@@ -389,8 +397,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", check_chapter)
     app.connect("env-purge-doc", forget_chapter)
     app.connect("env-merge-info", merge_chapters)
-    app.connect("env-get-outdated", outdated_labels)
-    app.connect("env-updated", part_pages)
+    app.connect("env-get-outdated", outdated)
     app.connect("doctree-resolved", resolve)
     # Before sphinxext-opengraph, which writes a description only where there is none yet.
     app.connect("html-page-context", describe_page, priority=400)
