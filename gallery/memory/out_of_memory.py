@@ -3,11 +3,11 @@ Which bytes does each memory fix remove?
 ========================================
 
 A training step holds parameters, gradients, optimizer state and the activations that
-autograd saves for backward. Each fix for "CUDA out of memory" shrinks one of these and
-leaves the others alone, so it helps only if that kind is alive when memory peaks. Here
-a plain step passes a budget of 22 MiB, and four fixes bring it under that budget, each
-in its own way: accumulation over two micro-batches, ``autocast``, checkpointing, and an
-optimizer without state.
+autograd saves for backward. Each fix for "CUDA out of memory" shrinks one of the four,
+so it helps only if that kind is alive when memory peaks. Here a plain step exceeds a
+budget of 22 MiB, and four fixes bring it under that budget, each in its own way:
+accumulation over two micro-batches, ``autocast``, checkpointing, and an optimizer
+without state.
 
 Measured: the live tensor storage after every operator, by kind, at the moment of the
 peak; the work in floating-point operations; how far each fix moves the gradients. Then
@@ -47,7 +47,7 @@ print(f"torch {torch.__version__} on {device}")
 
 
 class Ledger(TorchDispatchMode):
-    """Count live storage on a device by kind; raise if it grows beyond `limit`."""
+    """Count live storage on a device by kind; raise if it grows past `limit` bytes."""
 
     def __init__(self, device: torch.device, limit: float = float("inf")) -> None:
         super().__init__()
@@ -214,11 +214,11 @@ assert kinds["gradients"] == 0, "the peak comes before the first gradient"
 # --------------
 #
 # Two micro-batches, ``autocast`` and checkpointing (in four segments) each shrink the
-# saved activations in another way, SGD shrinks state. Sharding and 8-bit state do so
+# saved activations in another way; SGD shrinks state. Sharding and 8-bit state do so
 # too, but need several processes or another package. Bytes are those alive at the
-# peak, in MiB. *Work* counts the operations of matrix products, with one forward pass
-# of the plain step as 1. *Change* is the largest change of a gradient, relative to the
-# largest gradient.
+# peak, in MiB; *other* is the batch and temporaries. *Work* counts the operations of
+# matrix products, with one forward pass of the plain step as 1. *Change* is the largest
+# change of a gradient, relative to the largest gradient.
 
 fixes = {
     "plain": {},
@@ -267,16 +267,16 @@ for name, row in table.items():
 # Two micro-batches halve what is saved. But the gradients of the first are alive while
 # the second runs forward, so 2 MiB of the saving are lost again.
 #
-# ``autocast`` saves bfloat16 where it computes in bfloat16. The log-probabilities stay
-# float32, and 0.88 MiB of cached weight casts come on top. Parameters and gradients are
-# float32 as before.
+# ``autocast`` saves bfloat16 where it computes in bfloat16, the batch too. The
+# log-probabilities stay float32, and 0.88 MiB of weight casts come on top. Parameters
+# and gradients are float32 as before.
 #
 # Checkpointing in four segments keeps the inputs of three, the first of which is the
 # batch, and all that the last one saves. The three run forward a second time: three
 # quarters of a forward pass more work.
 #
-# SGD has no state. It changes no gradient, but it is another optimizer: what it does
-# with the gradient differs.
+# SGD without momentum has no state. It changes no gradient, but what it does with the
+# gradient differs.
 
 row = table["2 micro-batches"]
 assert row["saved"] == table["plain"]["saved"] / 2
@@ -284,13 +284,15 @@ assert row["gradients"] == table["plain"]["parameters"], "kept from the first pa
 assert 0 < row["change"] < 1e-6, "the same sum in another order"
 
 row = table["autocast, bf16"]
-assert row["saved"] == 8.5 * MiB, "15 halves of a MiB, and 1 MiB of log-probabilities"
+assert row["saved"] == 8.5 * MiB, (
+    "in half: 14 at the GELUs, the batch; whole: the log-probabilities"
+)
 assert row["casts"] == 7 / 8 * MiB, "one for each weight but the first layer's"
 assert row["parameters"] == table["plain"]["parameters"], "float32"
 assert 1e-4 < row["change"] < 5e-2, "bfloat16 has 8 significant bits"
 
 row = table["checkpointing"]
-assert row["saved"] == 6 * MiB, "two inputs; the last segment saves four"
+assert row["saved"] == 6 * MiB, "two inputs; the last segment and the loss save four"
 assert row["work"] - table["plain"]["work"] == 0.75, "three of four segments again"
 assert row["change"] == 0 if device.type == "cpu" else row["change"] < 1e-6
 
