@@ -5,8 +5,9 @@ Which worker loads which batch, and when?
 Claim: a :class:`~torch.utils.data.DataLoader` deals whole batches to its workers in
 turn, keeps ``prefetch_factor * num_workers`` of them in flight, and delivers them in
 order even when they are finished out of order. The workers are processes with copies
-of the dataset: streams repeat unless they are sharded, changes stay in the worker,
-and a random generator that the dataset carries is copied with it.
+of the dataset: streams repeat unless they are sharded, changes stay in the worker
+unless they go to shared memory, and a random generator that the dataset carries is
+copied with it.
 
 Every sample below brings home a note from the process that made it. Nothing is timed:
 the figure and the tables count batches, so they come out the same on every machine.
@@ -27,8 +28,10 @@ WORKERS = 2
 # pickle them by module and name; forkserver is Linux's default from Python 3.14 on.
 # Windows has no fork: there, put the classes in a module and use spawn.
 FORK = torch.multiprocessing.get_context("fork")
-# From 3.12 on, Python warns of a fork when the process has threads, as torch's has.
+# From 3.12 on, Python warns of a fork when the process has threads; torch starts some.
 warnings.filterwarnings("ignore", "This process .* is multi-threaded")
+# Two workers are needed here, also where the machine has one CPU and torch warns of it.
+warnings.filterwarnings("ignore", "This DataLoader will create 2 worker processes")
 
 
 def worker_id() -> int | None:
@@ -347,6 +350,7 @@ for persistent in (False, True):
 # A worker is born with a copy of the dataset as it is at that moment. Without
 # ``persistent_workers`` that happens in each epoch: a cache filled by the worker is
 # lost, a new ``epoch`` arrives. With it, the cache lives and the news does not arrive.
+# Only shared memory, such as the counter of the section on slow batches, is not copied.
 #
 # Which random numbers repeat
 # ---------------------------
@@ -394,7 +398,7 @@ for name, count in zip(names, different, strict=True):
 assert different == [8, 8, 8, 2, 8], "only the generator that was copied repeats"
 
 # %%
-# The loader seeds the three global generators in every worker, from a base seed that
-# it draws anew in each epoch. It cannot know of a generator that lies inside the
-# dataset: that is copied in its present state, to every worker, in every epoch. Make
-# it in the worker, from ``get_worker_info().seed``.
+# A worker seeds the three global generators when it starts, from a base seed that the
+# loader draws whenever it starts workers. It cannot know of a generator that lies
+# inside the dataset: that is copied in its present state, to every new worker. Make it
+# in the worker, from ``get_worker_info().seed``.
