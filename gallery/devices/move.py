@@ -8,9 +8,9 @@ tensor in a plain attribute, not a layer in a list, not the state of an optimize
 ``Parameter`` objects survive the move from the CPU to an accelerator, so an optimizer
 that was built before still updates the right weights.
 
-The script moves one module twice, to another dtype and to another device, and prints
-what became of each tensor. Both moves take the same path through torch. Then it
-provokes the error that a forgotten tensor causes and prints it.
+The script moves one module to another dtype, and its twin to another device, and
+prints what became of each tensor. Both are the work of one method, ``Module._apply``.
+Then it provokes the error that a forgotten tensor causes and prints it.
 """
 
 import torch
@@ -39,7 +39,7 @@ print("second device:", second)
 #
 # Three of them are registered: a parameter and two buffers. Three are not, and for
 # each there is code in the wild that expects it to move. One backward pass gives the
-# parameter a gradient, the seventh row of the table.
+# parameter a gradient, which is one more row of the table.
 
 
 class Net(nn.Module):
@@ -51,7 +51,7 @@ class Net(nn.Module):
         self.register_buffer("mean", torch.zeros(2))
         self.mask = nn.Buffer(torch.ones(2), persistent=False)
         self.scale = torch.ones(2)
-        self.layers = [nn.Linear(2, 2)]
+        self.layers = [nn.Linear(2, 2, bias=False)]
         self.gain = nn.Parameter(torch.ones(2)) * 0.5
 
     def forward(self, x):
@@ -121,7 +121,7 @@ assert found == {"cpu": 1, str(second): 0}, "the move makes it a plain tensor"
 # The optimizer holds references to ``Parameter`` objects. ``Module.to`` puts new data
 # into these objects where it can. It cannot on the way to ``meta``, whose tensors have
 # another implementation: there the module gets new objects, and the optimizer is left
-# with the old ones. Buffers are always new objects.
+# with the old ones. A buffer that moves is always a new object.
 
 print(f"{'same object after':24}{columns}")
 same = {}
@@ -137,44 +137,64 @@ assert same["parameter"][1] == survives, "only meta replaces the Parameter"
 # %%
 # So an optimizer built before the move works after it, unless it has made state
 # already. Adam makes its state in the first step, Adagrad in its constructor. State is
-# not registered anywhere, so it stays where it was, and the next step fails. Loading
-# the optimizer's own ``state_dict`` brings the state to where the parameters are now.
+# not registered anywhere, so it stays as it was. After a change of dtype Adam's next
+# step fails, while SGD goes on with the old momentum in float32 and says nothing.
+# Loading the optimizer's own ``state_dict`` brings the state to the parameters.
 
 
-def after_move(steps_before):
-    """Take Adam steps, move the net to float64, and return what a step does then."""
+def after_move(make_optimizer, steps_before):
+    """Step, move the net to float64; return what a step does then, and the cure."""
     net = Net()
-    adam = torch.optim.Adam([net.weight], lr=0.125)
+    optimizer = make_optimizer([net.weight])
     x = torch.ones(1, 2)
     for _ in range(steps_before):
         net(x).backward()
-        adam.step()
+        optimizer.step()
     net.to(torch.float64)
-    held = adam.param_groups[0]["params"][0]
+    held = optimizer.param_groups[0]["params"][0]
     assert held is net.weight, "the optimizer holds the moved parameter"
+
+    def state_dtype():
+        state = {k: v for k, v in optimizer.state[held].items() if k != "step"}
+        [dtype] = {value.dtype for value in state.values()}
+        return dtype
 
     before = net.weight.detach().clone()
     net(x.double()).backward()
     try:
-        adam.step()
+        optimizer.step()
     except RuntimeError as error:
         outcome = str(error)
-        adam.load_state_dict(adam.state_dict())
-        adam.step()
-        assert not torch.equal(before, net.weight), "the step works after the cure"
     else:
-        outcome = "moves the weights"
+        outcome = f"moves the weights, state in {state_dtype()}"
         assert not torch.equal(before, net.weight), "the step must move them"
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.step()
+    assert not torch.equal(before, net.weight), "the step works after the cure"
+    assert state_dtype() == torch.float64, "the cure converts the state"
     return outcome
 
 
-outcomes = {steps: after_move(steps) for steps in (0, 1)}
-print("steps before the move   the next step")
-for steps, outcome in outcomes.items():
-    print(f"{steps:<24}{outcome}")
+def adam(params):
+    """Return an optimizer that makes its state in the first step."""
+    return torch.optim.Adam(params, lr=0.125)
 
-assert outcomes[0] == "moves the weights"
-assert outcomes[1].startswith("expected dtype float")
+
+def sgd(params):
+    """Return an optimizer whose state is one momentum buffer."""
+    return torch.optim.SGD(params, lr=0.125, momentum=0.5)
+
+
+print("optimizer  steps before  the next step")
+outcomes = {}
+for make_optimizer, steps in ((adam, 0), (adam, 1), (sgd, 1)):
+    name = make_optimizer.__name__
+    outcomes[name, steps] = after_move(make_optimizer, steps)
+    print(f"{name:11}{steps:<14}{outcomes[name, steps]}")
+
+assert outcomes["adam", 0] == "moves the weights, state in torch.float64"
+assert outcomes["adam", 1].startswith("expected dtype float"), "Adam mixes no dtypes"
+assert outcomes["sgd", 1] == "moves the weights, state in torch.float32"
 states = {
     name: len(getattr(torch.optim, name)([nn.Parameter(torch.ones(1))]).state)
     for name in ("SGD", "Adam", "AdamW", "Adagrad")
@@ -187,7 +207,7 @@ assert states == {"SGD": 0, "Adam": 0, "AdamW": 0, "Adagrad": 1}
 # ----------------------------------------
 #
 # The left operand stays on the CPU, the right one is on the second device. Each
-# operation checks for itself, so messages differ from operation to operation.
+# operation checks for itself, if at all.
 
 x = torch.ones(1, 4)
 w = torch.ones(4, 4, device=second)
@@ -228,8 +248,8 @@ if second.type == "meta":
     assert product.device.type == "cpu" and product.isnan().all(), "never written"
 
 # %%
-# Fake tensors have a device and a shape, and are checked as CUDA tensors are. They
-# need no GPU, so this is the message that a GPU user reads, on any machine.
+# Fake tensors have a device and a shape and need no GPU. Their addition raises the
+# message that a GPU user reads, on any machine.
 
 with FakeTensorMode():
     try:
@@ -247,7 +267,7 @@ assert message == (
 # ------------------------
 #
 # The device is chosen once, the model is moved once, each batch is moved in the loop.
-# A pinned batch is one that CUDA can copy by itself; elsewhere pinning has no use.
+# A pinned batch is one that CUDA can copy by itself; on the CPU pinning has no use.
 # The loss stays on the device until the end: reading it in each step would make the
 # CPU wait for the accelerator in each step.
 
