@@ -20,6 +20,9 @@ nox.needs_version = ">=2026.4.10"
 # as a CPU build of 200 MB or as a CUDA build of several GB, and uv does not read it.
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
+# OpenMP's threads spin while they wait. Beside other work on the same cores (two of them, load six)
+# that made a script of small tensor operations eight times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml("pyproject.toml")
