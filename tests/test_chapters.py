@@ -58,6 +58,14 @@ def test_home_page_lists_parts_and_their_questions(build: Build) -> None:
     assert "<p>It adds up.</p>" not in home
 
 
+def test_page_of_a_script_links_to_its_chapter(build: Build) -> None:
+    index = INDEX.replace("part/index\n", "part/index\ngallery/part/chapter\n")
+    pages = {"index.md": index, "part/index.md": PART, "part/chapter.md": GOOD}
+    pages["gallery/part/chapter.md"] = "# A script\n"
+    page = build(pages, extensions=EXTENSIONS, conf=CONF).read("gallery/part/chapter.html")
+    assert 'Chapter: <a class="reference internal" href="../../part/chapter.html">Why' in page
+
+
 def test_part_page_follows_its_chapters(build: Build) -> None:
     run(build, GOOD)
     part = run(build, GOOD.replace("It adds up. Then", "It sums. Then")).read("part/index.html")

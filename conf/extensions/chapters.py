@@ -8,12 +8,12 @@ A chapter is a page in a part's folder, other than its index. Its front matter h
     :::{short-answer}        once, 40 to 80 words of plain text, right after the title
     :::{myth} The claim      at least once; its option ``:truth:`` is the rule that holds
     :::{follow-up} Question? three to six; opens on a click
-    ```{chapters}            lists a part's chapters, or on the home page the parts, in reading order
+    ```{chapters}            lists a part's chapters, or on the home page the parts
 
 Whatever breaks this is a warning with file and line that says what to write instead. From the
 short answer the build derives the page's description, its schema.org question and answer, and its
 line in the list of chapters. Each chapter says how many of its examples the last doctest run
-checked, if that run had this very text.
+checked, if that run had this very text; a script's page links to the chapter of its name.
 """
 
 from __future__ import annotations
@@ -297,15 +297,16 @@ def outdated(
     """Return the pages to make again though their own text is the same.
 
     These are chapters whose examples were checked, or went stale, since the last build, and pages
-    that list a chapter that was changed.
+    that name a chapter that was changed.
     """
     stale = {
         doc
         for doc, info in chapters_of(env).items()
         if doc in env.found_docs and info.get("label") != label(app, doc)
     }
-    touched = filter(is_chapter, added | changed | removed | stale)
+    touched = set(filter(is_chapter, added | changed | removed | stale))
     listing = {f"{doc.partition('/')[0]}/index" for doc in touched}
+    listing |= {f"gallery/{doc}" for doc in touched}
     listing |= {app.config.root_doc} if listing else set()
     return sorted(stale | (listing & env.found_docs))
 
@@ -335,16 +336,26 @@ def list_chapters(
     return items
 
 
+def put_under_title(doctree: nodes.document, *parts: nodes.Node) -> None:
+    """Insert a line of facts below the page's title."""
+    title = page_title(doctree)
+    line = nodes.paragraph("", "", *parts, classes=["facts"])
+    title.parent.insert(title.parent.index(title) + 1, line)
+
+
 def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Fill in lists of chapters, and what a chapter says of itself under its title."""
+    """Fill in lists of chapters, and what stands under the title of a chapter or its script."""
     for place in list(doctree.findall(chapter_list)):
         place.replace_self(list_chapters(app.env, app.builder, docname, docname))
     if (info := chapters_of(app.env).get(docname)) is not None:
         info["label"] = label(app, docname)
-        title = page_title(doctree)
         level = nodes.inline("", info["level"], classes=["level"])
-        facts = nodes.paragraph("", "", level, nodes.Text(f" {info['label']}"), classes=["facts"])
-        title.parent.insert(title.parent.index(title) + 1, facts)
+        put_under_title(doctree, level, nodes.Text(f" {info['label']}"))
+    chapter = docname.removeprefix("gallery/")
+    if docname != chapter and (info := chapters_of(app.env).get(chapter)) is not None:
+        uri = app.builder.get_relative_uri(docname, chapter)
+        link = nodes.reference("", info["question"], refuri=uri, internal=True)
+        put_under_title(doctree, nodes.Text("Chapter: "), link)
 
 
 def describe_page(
