@@ -136,6 +136,10 @@ lowest = min(runs, key=lambda name: runs[name]["batch loss"])
 assert lowest == "batch", "the loop without a new batch must see the lowest loss"
 assert one_batch["losses"][-1] > 1.5 * complete[-1], "one batch must generalise worse"
 assert runs["zero_grad"]["losses"][-1] > flat[0], "no zero_grad: worse than untrained"
+assert len(batches[0].unique()) == 8, "the one batch must hold eight different points"
+swings = [max(runs["zero_grad"]["losses"][i : i + 100]) for i in range(0, 400, 100)]
+assert swings == sorted(swings), "no zero_grad: the swings must grow"
+assert swings[-1] > 30, "no zero_grad: the curve must leave the frame"
 
 # %%
 # The one omission that raises

@@ -93,8 +93,8 @@ plt.show()
 #
 # Four sequences, padded to eight tokens; the loss ignores padding. Two micro-batches
 # of two sequences look even, but the mean inside ``cross_entropy`` runs over tokens.
-# The safe recipe sums, and divides by the number of tokens in the whole batch, which
-# must be known before the first ``backward()``.
+# The safe recipe sums, and divides by the number of tokens in the whole batch, so count
+# them before the first ``backward()``.
 
 vocabulary, padding = 11, -100
 tokens = torch.randint(vocabulary, (4, 8))
@@ -133,9 +133,10 @@ assert by_tokens < 1e-12, "weighted by tokens, accumulation must be exact"
 # What no weighting repairs
 # -------------------------
 #
-# Batch normalisation subtracts the mean of the micro-batch it sees, so each example's
-# output depends on its neighbours. The split is even and the weights are right, and
-# the gradient differs all the same. Layer normalisation looks at one example at a time.
+# Batch normalisation in training mode subtracts the mean of the micro-batch it sees, so
+# each example's output depends on its neighbours. The split is even and the weights are
+# right, and the gradient differs all the same. Layer normalisation looks at one example
+# at a time.
 
 norm_error = {}
 for norm in (nn.LayerNorm(8), nn.BatchNorm1d(8)):
@@ -213,6 +214,9 @@ for name in ("SGD, momentum", "SGD, weight decay", "Adam", "AdamW"):
 lasting = distances["SGD, weight decay"][False][-1]
 print(f"moved by weight decay: {lasting:.6f}   1 - 0.995**30: {1 - 0.995**30:.6f}")
 assert abs(lasting - (1 - (1 - 0.05 * 0.1) ** 30)) < 1e-9, "decay must be geometric"
+for name in ("SGD, momentum", "Adam"):
+    start, *_, before_last, last = distances[name][False]
+    assert last - before_last < start / 10, f"{name}: what it remembers must fade"
 
 figure, axes = plt.subplots(figsize=(7, 4))
 after = range(1, 31)
