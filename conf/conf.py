@@ -61,6 +61,7 @@ sphinx_gallery_conf = {
     "reset_modules": ("matplotlib", "gallery.reset"),
     "reset_modules_order": "both",
     "capture_repr": (),  # a page shows what the script prints, no more
+    "inspect_global_variables": False,  # links from names of torch's, not from each variable
     "css": (),
     "download_all_examples": False,
     "write_computation_times": False,  # that page takes scripts from other hosts
@@ -81,6 +82,7 @@ html_show_sourcelink = False
 html_show_sphinx = False
 html_use_index = False
 html_math_renderer = "mathml"
+copybutton_selector = "div:not(.sphx-glr-script-out) > div.highlight pre"
 copybutton_prompt_text = r">>> |\.\.\. |\.\.\.$"
 copybutton_copy_empty_lines = False
 copybutton_prompt_is_regexp = True

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 from conftest import Build
+from gallery_pages import built_with
 from test_gallery import HEADER, run, script
 
 SCRIPT = script('print("second")').replace(
@@ -54,3 +57,10 @@ def test_header_of_a_part_opens_its_index(build: Build) -> None:
     title, _, rest = HEADER.partition("\n")
     assert f"<h1>{title}" in built.read("gallery/part/index.html")
     assert rest.split("\n")[2] in built.read("gallery/part/index.html")
+
+
+def test_footer_says_what_the_scripts_ran_on(tmp_path: Path) -> None:
+    assert built_with(tmp_path) == "The gallery's scripts did not run in this build."
+    machine = {"torch": "2.13.0+cpu", "python": "3.11.7", "device": "CPU"}
+    (tmp_path / "machine.json").write_text(json.dumps(machine))
+    assert built_with(tmp_path) == "Built with torch 2.13.0+cpu, Python 3.11.7, CPU."

@@ -11,6 +11,7 @@ sphinx-gallery does the work; this module settles what it leaves open.
 - A script that ends the process by SystemExit stops the build, with file and line. ``os._exit``
   cannot be caught: it ends the build on the spot, and only the missing site shows it.
 - A page that shows a path of the machine stops the build.
+- What the scripts ran on is kept beside their pages, in machine.json, for the footer.
 - ``-b doctest`` runs no script. It leaves the generated pages alone and, where there are none
   yet, writes them without output, so that links to them resolve.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import platform
 import re
@@ -129,15 +131,15 @@ def reset(gallery_conf: dict[str, object], fname: str, when: str) -> None:
     from drawings import STYLE, plt
 
     torch_state.reset()
+    machine = Path(gallery_conf["src_dir"], gallery_conf["gallery_dirs"], "machine.json")
+    if not machine.exists():
+        machine.write_text(json.dumps(torch_state.describe()), "utf-8")
     plt.close("all")
     _undo.enter_context(patch.dict(os.environ))
     _undo.enter_context(matplotlib.rc_context(STYLE))
     _undo.enter_context(warnings.catch_warnings())
-    # Python's own filters, with "show" turned into "raise"; plt.show() is no mistake.
-    warnings.simplefilter("error")
-    for hidden in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
-        warnings.simplefilter("ignore", hidden)
-    warnings.filterwarnings("error", category=DeprecationWarning, module="__main__")
+    torch_state.raise_warnings()
+    # plt.show() is no mistake.
     warnings.filterwarnings("ignore", message=".*is non-interactive, and thus cannot be shown")
 
 

@@ -5,6 +5,7 @@
 - A script's page loses the box that points to its own end, and the .zip, which is never the same
   twice. The downloads of the script and the notebook stay.
 - The HTML page and the downloads of a script that was deleted go from the output folder as well.
+- The footer of every page says what the scripts ran on.
 - sphinx-gallery's JavaScript for tags goes from every page; gallery.css comes to those of the
   gallery.
 """
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from pathlib import Path
 
@@ -67,10 +69,21 @@ def remove_output(
     return []
 
 
+def built_with(generated: Path) -> str:
+    """Return what the scripts ran on, as gallery.py kept it beside their pages."""
+    machine = generated / "machine.json"
+    if not machine.exists():
+        return "The gallery's scripts did not run in this build."
+    ran = json.loads(machine.read_text("utf-8"))
+    return f"Built with torch {ran['torch']}, Python {ran['python']}, {ran['device']}."
+
+
 def page_assets(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, object], doctree: object
 ) -> None:
-    """Drop the script for tags, of which there are none, and add our style where it is needed."""
+    """Drop the script for tags, add our style where it is needed, and fill in the footer."""
+    generated = Path(app.srcdir, app.config.sphinx_gallery_conf["gallery_dirs"])
+    context["built_with"] = built_with(generated)
     scripts = context.get("script_files", [])
     context["script_files"] = [s for s in scripts if "sg-tags.js" not in str(s)]
     gallery = pagename.startswith(f"{app.config.sphinx_gallery_conf['gallery_dirs']}/")

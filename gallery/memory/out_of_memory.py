@@ -309,7 +309,7 @@ assert row["change"] == 0 if device.type == "cpu" else row["change"] < 1e-6
 
 BUDGET = 22 * MiB
 
-figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+figure, axes = plt.subplots(figsize=(5.5, 4.2), layout="constrained")
 names = [f"{name}\n{row['peak'] / MiB:.1f} MiB" for name, row in table.items()]
 left = [0.0] * len(table)
 for number, kind in enumerate(KINDS):
