@@ -124,3 +124,34 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def copied(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the whole project as built."""
+    copy = tmp_path_factory.mktemp("copy") / "project"
+    for name in ("conf", "docs", "gallery", "build"):
+        shutil.copytree(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture
+def project(copied: Path) -> Iterator[Path]:
+    """Lend the copy to a test that changes sources; put them back, so that little is rebuilt."""
+
+    def sources() -> dict[Path, bytes]:
+        found = [path for part in ("docs", "gallery") for path in (copied / part).rglob("*")]
+        generated = copied / "docs" / "gallery"
+        return {
+            path: path.read_bytes()
+            for path in found
+            if path.is_file() and generated not in path.parents
+        }
+
+    before = sources()
+    yield copied
+    for path, content in sources().items():
+        if path not in before:
+            path.unlink()
+        elif content != before[path]:
+            path.write_bytes(before[path])

@@ -11,9 +11,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, sphinx
+from conftest import sphinx
 
-from noxfile import HTML, UNDRAWN
+from noxfile import DOCTEST, HTML
 
 CHAPTER = "docs/autograd/graph.md"
 SCRIPT = "gallery/autograd/canary.py"
@@ -24,15 +24,6 @@ def script(*lines: str) -> str:
     """Return a good script with these lines in its second cell, from line 12 on."""
     opening = '"""\nA canary\n========\n\nIt says what it shows.\n"""\n\n'
     return opening + 'print("first")\n\n# %%\n# Second.\n' + "\n".join(lines) + "\n"
-
-
-@pytest.fixture
-def project(site: Path, tmp_path: Path) -> Path:
-    """Return a copy of the project as built, so that only what is changed is built again."""
-    copy = tmp_path / "project"
-    for name in ("conf", "docs", "gallery", "build"):
-        shutil.copytree(ROOT / name, copy / name)
-    return copy
 
 
 def line_of(text: str, part: str) -> int:
@@ -62,7 +53,7 @@ def test_wrong_example_fails_the_doctests(
     text = chapter.read_text("utf-8")
     assert text.count(old) == 1
     chapter.write_text(text.replace(old, new), "utf-8")
-    done = sphinx("-q", "-b", "doctest", *UNDRAWN, "docs", "build/doctest", CHAPTER, cwd=project)
+    done = sphinx("-q", *DOCTEST, CHAPTER, cwd=project)
     assert done.returncode != 0
     assert f'File "{CHAPTER}", line {line_of(text, complains_at)}, in default' in done.stderr
     assert says in done.stderr

@@ -270,6 +270,7 @@ def test_doctests_neither_run_nor_touch_the_gallery(build: Build, tmp_path: Path
     fresh = run(build, scripts, builder="doctest")
     assert fresh.status == 0, fresh.errors
     assert runs(tmp_path) == []
+    assert not (tmp_path / "docs" / "gallery").exists()
     assert run(build, scripts).status == 0
     assert runs(tmp_path) == ["one"]
     generated = tmp_path / "docs" / "gallery"
@@ -278,6 +279,15 @@ def test_doctests_neither_run_nor_touch_the_gallery(build: Build, tmp_path: Path
     assert changed.status == 0, changed.errors
     assert runs(tmp_path) == []
     assert {file: file.stat().st_mtime_ns for file in generated.rglob("*")} == before
+
+
+def test_doctests_are_not_disturbed_by_what_a_failed_script_left(
+    build: Build, tmp_path: Path
+) -> None:
+    broken = {"part/one": counted("one"), "part/two": script("raise SystemExit")}
+    assert run(build, broken).status != 0
+    done = run(build, {"part/one": counted("one"), "part/two": None}, builder="doctest")
+    assert done.status == 0, done.errors
 
 
 def test_pages_are_the_same_twice(build: Build, tmp_path: Path) -> None:

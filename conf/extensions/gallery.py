@@ -12,8 +12,7 @@ sphinx-gallery does the work; this module settles what it leaves open.
   cannot be caught: it ends the build on the spot, and only the missing site shows it.
 - A page that shows a path of the machine stops the build.
 - What the scripts ran on is kept beside their pages, in machine.json, for the footer.
-- ``-b doctest`` runs no script. It leaves the generated pages alone and, where there are none
-  yet, writes them without output, so that links to them resolve.
+- ``-b doctest`` reads neither scripts nor generated pages, so nothing left there can disturb it.
 """
 
 from __future__ import annotations
@@ -159,14 +158,14 @@ def paths_shown(generated: Path, source: Path, failing: set[str]) -> list[str]:
 def build(app: Sphinx) -> None:
     """Check the scripts, remove what is stale and let sphinx-gallery run what is left to run."""
     conf = app.config.sphinx_gallery_conf
+    if app.builder.name == "doctest":
+        app.config.exclude_patterns = [*app.config.exclude_patterns, f"{conf['gallery_dirs']}/**"]
+        app.config.suppress_warnings = [*app.config.suppress_warnings, "toc.excluded"]
+        return
     source = Path(os.path.normpath(app.srcdir / conf["examples_dirs"]))
     generated = Path(app.srcdir, conf["gallery_dirs"])
     if found := problems(source):
         raise ExtensionError("\n".join(found))
-    if app.builder.name == "doctest":
-        conf["plot_gallery"] = False
-        if generated.exists():
-            return
     forget(source, generated, fingerprint(conf))
     try:
         generate_gallery_rst(app)
