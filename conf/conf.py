@@ -4,6 +4,7 @@ import doctest
 import os
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
@@ -17,10 +18,12 @@ extensions = [
     "myst_parser",
     "sphinx_copybutton",
     "sphinxext.opengraph",
-    "sphinx_sitemap",
     "notfound.extension",
     "strict_doctest",
     "chapters",
+    "error_index",
+    "myths",
+    "for_machines",
     "inline_svg",
     "gallery",
     "gallery_pages",
@@ -86,6 +89,6 @@ copybutton_selector = "div:not(.sphx-glr-script-out) > div.highlight pre"
 copybutton_prompt_text = r">>> |\.\.\. |\.\.\.$"
 copybutton_copy_empty_lines = False
 copybutton_prompt_is_regexp = True
+notfound_urls_prefix = urlsplit(html_baseurl).path
 ogp_site_url = html_baseurl
 ogp_social_cards = {"enable": False}
-sitemap_url_scheme = "{link}"

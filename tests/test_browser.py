@@ -29,6 +29,8 @@ PAGES = {
     "gallery": "gallery/index.html",
     "gallery part": "gallery/autograd/index.html",
     "script": "gallery/autograd/graph.html",
+    "errors": "errors.html",
+    "myths": "myths.html",
     "search": "search.html?q=autograd",
     "404": "404.html",
 }

@@ -19,6 +19,11 @@ CHAPTER = "docs/autograd/graph.md"
 SCRIPT = "gallery/autograd/canary.py"
 TITLE = "# What is autograd, and how does PyTorch build its graph?"
 
+UNSEEN = (
+    ":::{only} latex\n\n```{doctest}\n>>> fail\nTraceback (most recent call last):\n    ...\n"
+    "NameError: name 'fail' is not defined\n```\n\n:::"
+)
+
 
 def script(*lines: str) -> str:
     """Return a good script with these lines in its second cell, from line 12 on."""
@@ -70,6 +75,8 @@ def test_wrong_example_fails_the_doctests(
         ("{func}`torch.compile`", "{func}`torch.compiler_of`", "", "torch.compiler_of"),
         ("## What a node saves", "![An image](none.svg)", "![An image]", "image file not readable"),
         ("What a node saves\n", "What a node saves\n\n$\\oops$\n", "$\\oops$", "oops"),
+        (TITLE, f"{TITLE}\n\n{UNSEEN}", ">>> fail", "leads to `#nameerror-name-fail-is-not-defin"),
+        (TITLE, f'{TITLE}\n\n<b id="when-it-breaks">B</b>', "## When it breaks", "stands 2 times"),
     ],
     ids=[
         "prompt in a plain fence",
@@ -80,6 +87,8 @@ def test_wrong_example_fails_the_doctests(
         "torch name that does not exist",
         "missing image",
         "formula that cannot be rendered",
+        "error whose example no reader sees",
+        "anchor that stands twice",
     ],
 )
 def test_wrong_chapter_stops_the_build(

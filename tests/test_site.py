@@ -175,6 +175,54 @@ def test_chapter_carries_its_question_and_answer_as_data(
     assert question["acceptedAnswer"]["text"] == shown
 
 
+def test_every_error_of_the_chapters_is_in_the_index(parsed: dict[str, BeautifulSoup]) -> None:
+    entries = parsed["errors.html"].select(".error-entry")
+    there = {entry.h3.text.removesuffix("¶") for entry in entries}
+    pattern = r"^Traceback .*\n    \.\.\.\n(\S.*)|^>>> print\(caught\[0\]\.message\)\n(.*)"
+    wanted = {
+        (raised or f"Warning: {warning}").replace("...", "…")
+        for name in CHAPTERS
+        for raised, warning in re.findall(
+            pattern, (ROOT / "docs" / f"{name}.md").read_text("utf-8"), re.MULTILINE
+        )
+    }
+    own = {text for text in wanted if text.startswith("torch.OutOfMemoryError: out of memory: ")}
+    assert own, "the chapter that raises its own error is gone: drop this exception"
+    assert wanted - own == there
+
+
+def test_entries_lead_to_the_examples_that_raise_them(parsed: dict[str, BeautifulSoup]) -> None:
+    links = [
+        (entry, *link["href"].split("#"))
+        for entry in parsed["errors.html"].select(".error-entry")
+        for link in entry.select("ul a")
+    ]
+    assert links
+    for entry, page, anchor in links:
+        block = parsed[page].find(id=anchor)
+        block = block if "highlight-pycon" in block.get("class", []) else block.parent
+        text = entry.h3.text.removesuffix("¶").removeprefix("Warning: ")
+        assert text.partition("…")[0] in block.text
+
+
+def test_every_myth_is_listed_and_leads_to_its_run(parsed: dict[str, BeautifulSoup]) -> None:
+    entries = parsed["myths.html"].select(".myth-entry")
+    boxes = sum(len(parsed[f"{name}.html"].select(".admonition.myth")) for name in CHAPTERS)
+    assert len(entries) == boxes > 0
+    for entry in entries:
+        page, _, anchor = entry.select("a")[-1]["href"].partition("#")
+        assert "myth" in parsed[page].find(id=anchor)["class"]
+
+
+def test_llms_txt_names_every_chapter_and_every_link_resolves(site: Path) -> None:
+    links = re.findall(r"\]\((.*?)\)", (site / "llms.txt").read_text("utf-8"))
+    assert {f"{name}.md" for name in CHAPTERS} - set(links) == set()
+    assert [link for link in links if not (site / link).is_file()] == []
+    for name in CHAPTERS:
+        source = ROOT / "docs" / f"{name}.md"
+        assert (site / f"{name}.md").read_bytes() == source.read_bytes()
+
+
 def test_sitemap_names_every_page(parsed: dict[str, BeautifulSoup], site: Path) -> None:
     named = set(re.findall(r"<loc>https?://[^/]+/(.*?)</loc>", (site / "sitemap.xml").read_text()))
     assert set(own(parsed)) - named == set()

@@ -235,6 +235,7 @@ def check_chapter(app: Sphinx, doctree: nodes.document) -> None:
             "answer": " ".join(answer.split()),
             "level": data.get("level", ""),
             "also_asked": data.get("also_asked") or [],
+            "label": label(app, env.docname),
         }
 
 
@@ -321,13 +322,14 @@ def list_chapters(
     items = nodes.bullet_list(classes=["chapter-list"])
     for entry in env.toctree_includes.get(listed, []):
         info = chapters_of(env).get(entry)
+        if info is None and not any(map(is_chapter, env.toctree_includes.get(entry, []))):
+            continue  # a page beside the chapters, such as the gallery
         title = info["question"] if info else env.titles[entry].astext()
         uri = builder.get_relative_uri(page, entry)
         line = nodes.paragraph("", "", nodes.reference("", title, refuri=uri, internal=True))
         item = nodes.list_item("", line)
         if info is None:
-            if any(is_chapter(doc) for doc in env.toctree_includes.get(entry, [])):
-                item += list_chapters(env, builder, page, entry)
+            item += list_chapters(env, builder, page, entry)
         else:
             line += [nodes.Text(" "), nodes.inline("", info["level"], classes=["level"])]
             if page == listed:
@@ -348,7 +350,6 @@ def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     for place in list(doctree.findall(chapter_list)):
         place.replace_self(list_chapters(app.env, app.builder, docname, docname))
     if (info := chapters_of(app.env).get(docname)) is not None:
-        info["label"] = label(app, docname)
         level = nodes.inline("", info["level"], classes=["level"])
         put_under_title(doctree, level, nodes.Text(f" {info['label']}"))
     chapter = docname.removeprefix("gallery/")

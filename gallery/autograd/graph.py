@@ -199,7 +199,7 @@ try:
     make_dot(loss, params=named, show_saved=True)
 except RuntimeError as error:
     message = str(error)
-print(message.replace(". ", ".\n"))
+print(f"RuntimeError: {message}")
 assert message.startswith("Trying to backward through the graph a second time")
 
 total = w + x

@@ -256,7 +256,7 @@ with FakeTensorMode():
         torch.ones(1, 4, device="cuda") + torch.ones(4)
     except RuntimeError as error:
         message = str(error)
-print(message)
+print(f"RuntimeError: {message}")
 assert message == (
     "Expected all tensors to be on the same device, "
     "but found at least two devices, cuda:0 and cpu!"
