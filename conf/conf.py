@@ -21,6 +21,8 @@ extensions = [
     "notfound.extension",
     "strict_doctest",
     "chapters",
+    "drill",
+    "predict",
     "error_index",
     "myths",
     "for_machines",
@@ -30,6 +32,7 @@ extensions = [
     "references",
     "mathml",
     "accessibility",
+    "light_pages",
 ]
 exclude_patterns = ["gallery/*/GALLERY_HEADER.rst"]
 nitpicky = True

@@ -28,6 +28,7 @@ PAGES = {
     "chapter": CHAPTER,
     "gallery": "gallery/index.html",
     "gallery part": "gallery/autograd/index.html",
+    "drill": "drill.html",
     "script": "gallery/autograd/graph.html",
     "errors": "errors.html",
     "myths": "myths.html",
@@ -156,6 +157,11 @@ def test_copied_examples_print_in_a_terminal_what_the_page_shows(
     visit: Visit, chapter: str
 ) -> None:
     page = visit.open(f"{chapter}.html")
+    # Choices of a prediction are closed, and its output is locked until it is answered.
+    page.evaluate("""() => document.querySelectorAll("details").forEach((block) => {
+        block.open = true;
+        block.classList.remove("locked");
+    })""")
     copied = ""
     for button in page.locator(".highlight-pycon button.copybtn").all():
         button.click()

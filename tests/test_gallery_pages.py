@@ -41,7 +41,6 @@ def test_style_comes_to_gallery_pages_alone_and_no_script_for_tags(build: Build)
     assert "gallery.css" in built.read("gallery/part/one.html")
     assert "gallery.css" in built.read("gallery/index.html")
     assert "gallery.css" not in built.read("index.html")
-    assert "sg-tags.js" not in built.read("index.html") + built.read("gallery/part/one.html")
 
 
 def test_a_value_left_on_the_last_line_is_not_shown(build: Build) -> None:

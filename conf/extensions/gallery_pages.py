@@ -6,8 +6,7 @@
   twice. The downloads of the script and the notebook stay.
 - The HTML page and the downloads of a script that was deleted go from the output folder as well.
 - The footer of every page says what the scripts ran on.
-- sphinx-gallery's JavaScript for tags goes from every page; gallery.css comes to those of the
-  gallery.
+- gallery.css comes to the pages that need it.
 """
 
 from __future__ import annotations
@@ -81,11 +80,9 @@ def built_with(generated: Path) -> str:
 def page_assets(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, object], doctree: object
 ) -> None:
-    """Drop the script for tags, add our style where it is needed, and fill in the footer."""
+    """Add our style where it is needed, and fill in the footer."""
     generated = Path(app.srcdir, app.config.sphinx_gallery_conf["gallery_dirs"])
     context["built_with"] = built_with(generated)
-    scripts = context.get("script_files", [])
-    context["script_files"] = [s for s in scripts if "sg-tags.js" not in str(s)]
     gallery = pagename.startswith(f"{app.config.sphinx_gallery_conf['gallery_dirs']}/")
     if gallery or 'class="inline-svg"' in str(context.get("body")):
         app.add_css_file("gallery.css")

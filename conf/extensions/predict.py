@@ -31,7 +31,7 @@ traceback, the last line or its exception's type), spaces and the kind of quotes
 
 All fences run, top to bottom, with the chapter's other examples; an example outside the block may
 need only its first. Without JavaScript the output and each choice open on a click. ``predict.js``
-and ``predict.css`` are loaded only where there is a block.
+is loaded only where there is a block.
 
 Errors, with file and line: no fence, an example that prints nothing, not exactly one right choice,
 no wrong one, a wrong choice without a reason or without a run.
@@ -204,9 +204,8 @@ class Predict(SphinxDirective):
 def add_files(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document
 ) -> None:
-    """Load the script and the style where there is something to predict."""
+    """Load the script where there is something to predict."""
     if "predict" in app.env.metadata.get(pagename, {}):
-        app.add_css_file("predict.css")
         # Not a module: browsers load no module from an unzipped folder that nothing serves.
         app.add_js_file("predict.js", loading_method="defer")
 
