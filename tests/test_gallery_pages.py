@@ -23,7 +23,7 @@ def test_index_lists_scripts_with_a_sentence(build: Build) -> None:
         link = r'<a class="reference internal" href="[^"]*one\.html">.*?A title.*?</a>'
         sentence = r"No\. A claim, with grad_fn, __call__ and stress\."
         assert re.search(rf"{link}.*?</dt>\s*<dd><p>{sentence}</p>", index, re.DOTALL)
-        assert not re.search(r"sphx-glr-thumb|tooltip=|sg-tag|<img", index)
+        assert not re.search(r"sphx-glr-thumb|tooltip=|sg-tag-list|<img", index)
     assert "Its scripts." in built.read("gallery/index.html")
     assert not list(built.out.rglob("*thumb*"))
 
