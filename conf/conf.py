@@ -32,6 +32,7 @@ extensions = [
     "references",
     "mathml",
     "accessibility",
+    "site_search",
     "light_pages",
 ]
 exclude_patterns = ["gallery/*/GALLERY_HEADER.rst"]

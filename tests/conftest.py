@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from sphinx.cmd.build import build_main
 
 from noxfile import HTML, SPHINX
@@ -155,3 +158,65 @@ def project(copied: Path) -> Iterator[Path]:
             path.unlink()
         elif content != before[path]:
             path.write_bytes(before[path])
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files, and writes no log."""
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="session")
+def address(site: Path) -> Iterator[str]:
+    """Serve the site on this machine alone and return its address."""
+    handler = functools.partial(Quiet, directory=site)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Visit:
+    """One page in its own context, and what went wrong while it was open."""
+
+    def __init__(self, context: BrowserContext, address: str) -> None:
+        self.page: Page = context.new_page()
+        self.address = address
+        self.problems: list[str] = []
+        self.page.on("console", self.heard)
+        self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        self.page.on("request", self.requested)
+
+    def heard(self, message: object) -> None:
+        """Keep what the console calls an error or a warning."""
+        if message.type in ("error", "warning"):
+            self.problems.append(f"console: {message.text}")
+
+    def requested(self, request: object) -> None:
+        """Keep requests to any other host."""
+        if not request.url.startswith((self.address, "data:", "blob:")):
+            self.problems.append(f"request: {request.url}")
+
+    def open(self, name: str) -> Page:
+        """Go to a page of the site."""
+        self.page.goto(self.address + name, wait_until="networkidle")
+        return self.page
+
+
+@pytest.fixture
+def visit(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    """Open a context with the size and theme that a test asks for; nothing may go wrong in it."""
+    width, theme = getattr(request, "param", (1280, "light"))
+    context = browser.new_context(
+        viewport={"width": width, "height": 800},
+        color_scheme=theme,
+        permissions=["clipboard-read", "clipboard-write"],
+    )
+    visit = Visit(context, address)
+    yield visit
+    context.close()
+    assert visit.problems == []

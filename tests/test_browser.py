@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import difflib
 import doctest
-import functools
-import http.server
 import re
 import subprocess
 import sys
 import textwrap
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import CHAPTERS, ROOT
-from playwright.sync_api import Browser, BrowserContext, Page
+from conftest import CHAPTERS, ROOT, Visit
+from playwright.sync_api import Browser
 from strict_doctest import DigitsChecker
 
 CHAPTER = "autograd/graph.html"
@@ -36,68 +31,6 @@ PAGES = {
     "404": "404.html",
 }
 WIDTHS = (360, 768, 1280)
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files, and writes no log."""
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture(scope="session")
-def address(site: Path) -> Iterator[str]:
-    """Serve the site on this machine alone and return its address."""
-    handler = functools.partial(Quiet, directory=site)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-class Visit:
-    """One page in its own context, and what went wrong while it was open."""
-
-    def __init__(self, context: BrowserContext, address: str) -> None:
-        self.page: Page = context.new_page()
-        self.address = address
-        self.problems: list[str] = []
-        self.page.on("console", self.heard)
-        self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
-        self.page.on("request", self.requested)
-
-    def heard(self, message: object) -> None:
-        """Keep what the console calls an error or a warning."""
-        if message.type in ("error", "warning"):
-            self.problems.append(f"console: {message.text}")
-
-    def requested(self, request: object) -> None:
-        """Keep requests to any other host."""
-        if not request.url.startswith((self.address, "data:", "blob:")):
-            self.problems.append(f"request: {request.url}")
-
-    def open(self, name: str) -> Page:
-        """Go to a page of the site."""
-        self.page.goto(self.address + name, wait_until="networkidle")
-        return self.page
-
-
-@pytest.fixture
-def visit(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Visit]:
-    """Open a context with the size and theme that a test asks for; nothing may go wrong in it."""
-    width, theme = getattr(request, "param", (1280, "light"))
-    context = browser.new_context(
-        viewport={"width": width, "height": 800},
-        color_scheme=theme,
-        permissions=["clipboard-read", "clipboard-write"],
-    )
-    visit = Visit(context, address)
-    yield visit
-    context.close()
-    assert visit.problems == []
 
 
 @pytest.mark.parametrize("visit", [(width, "light") for width in WIDTHS], indirect=True)
@@ -191,8 +124,8 @@ def test_search_finds_a_chapter_by_its_question(visit: Visit) -> None:
     page = visit.open("index.html")
     page.locator(".sidebar-search").fill(QUESTION)
     page.locator(".sidebar-search").press("Enter")
-    page.wait_for_selector("ul.search li a")
-    first = page.locator("ul.search li a").first
+    page.wait_for_selector("#search-results a")
+    first = page.locator("#search-results a").first
     assert first.inner_text() == QUESTION
 
 

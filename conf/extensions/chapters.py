@@ -194,6 +194,8 @@ class FollowUp(SphinxDirective):
         self.assert_has_content()
         question, messages = self.parse_inline(self.arguments[0])
         block = details("", summary("", "", *question), classes=["follow-up"])
+        block["names"].append(nodes.fully_normalize_name(f"follow-up {self.arguments[0]}"))
+        self.state.document.note_implicit_target(block, block)
         self.set_source_info(block)
         block += self.parse_content_to_nodes()
         return [block, *messages]

@@ -1,7 +1,7 @@
 """Leave out the scripts that a page does not use, so that its first view is a few small requests.
 
 Sphinx puts its keyboard helper and its highlighter of search words on every page, sphinx-gallery
-its script for tags, of which there are none. Only the search page keeps Sphinx's.
+its script for tags, of which there are none.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-SEARCH_ONLY = ("doctools.js", "sphinx_highlight.js")
-UNUSED = ("sg-tags.js",)
+UNUSED = ("doctools.js", "sphinx_highlight.js", "sg-tags.js")
 
 
-def needed(script: str, page: str) -> bool:
+def needed(script: str) -> bool:
     """Tell whether a page uses a script."""
-    unused = UNUSED if page == "search" else (*UNUSED, *SEARCH_ONLY)
-    return not any(name in script for name in unused)
+    return not any(name in script for name in UNUSED)
 
 
 def drop_scripts(
@@ -26,7 +24,7 @@ def drop_scripts(
 ) -> None:
     """Take the scripts out of the page's list."""
     scripts = context.get("script_files", [])
-    context["script_files"] = [script for script in scripts if needed(str(script), page)]
+    context["script_files"] = [script for script in scripts if needed(str(script))]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
