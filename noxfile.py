@@ -33,6 +33,18 @@ SHARED = ("docs", "tests", "live")
 SPHINX = (PYTHON, "-m", "sphinx", "-n", "-T", "-W", "-c", "conf")
 HTML = ("-b", "html", "-d", "build/doctrees", "docs", "build/html")
 DOCTEST = ("-b", "doctest", "-d", "build/doctest/.doctrees", "docs", "build/doctest")
+MADE = "build/downloads"
+EPUB = ("-b", "epub", "-d", "build/doctrees", "docs", f"{MADE}/epub")
+ANKI = ("-b", "anki", "-d", "build/doctrees", "docs", f"{MADE}/anki")
+PACK = ("conf/extensions/downloads.py", "build/html", f"{MADE}/zip/pytorch-answered.zip")
+# The zip is of a site without downloads; then the site takes them up.
+DOWNLOADS = (
+    (*SPHINX[1:], *HTML),
+    (*SPHINX[1:], *EPUB),
+    (*SPHINX[1:], *ANKI),
+    PACK,
+    (*SPHINX[1:], *HTML),
+)
 LINKS = ("-b", "linkcheck", "-d", "build/doctrees", "docs", "build/links")
 
 
@@ -58,6 +70,14 @@ def docs(session: nox.Session) -> None:
     """Build the site, running every gallery script, and say where it is."""
     session.run(*SPHINX, *HTML, *session.posargs)
     session.log(f"The site is at {(ROOT / 'build/html/index.html').as_uri()}")
+
+
+@nox.session(default=False, venv_backend="none", requires=["environment"])
+def downloads(session: nox.Session) -> None:
+    """Build the site with what readers take along: the book, the deck, a zip of the site."""
+    shutil.rmtree(MADE, ignore_errors=True)
+    for step in DOWNLOADS:
+        session.run(PYTHON, *step)
 
 
 @nox.session(venv_backend="none", requires=["environment"])

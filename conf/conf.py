@@ -3,6 +3,7 @@
 import doctest
 import os
 import sys
+from importlib.metadata import version as version_of
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 project = "PyTorch, Answered"
 author = "The PyTorch, Answered contributors"
 project_copyright = f"2026, {author}"
+version = version_of("torch").partition("+")[0]  # the release this edition answers for
 language = "en"
 smartquotes = False  # an error message in a heading keeps its quotes
 
@@ -32,6 +34,10 @@ extensions = [
     "references",
     "mathml",
     "accessibility",
+    "run_chapter",
+    "downloads",
+    "epub",
+    "anki_deck",
     "site_search",
     "light_pages",
 ]
@@ -96,3 +102,15 @@ copybutton_prompt_is_regexp = True
 notfound_urls_prefix = urlsplit(html_baseurl).path
 ogp_site_url = html_baseurl
 ogp_social_cards = {"enable": False}
+
+# Downloads
+downloads_folder = "../build/downloads"
+epub_basename = "pytorch-answered"
+epub_identifier = epub_uid = "pytorch-answered"
+epub_description = "The questions engineers are asked about PyTorch, answered by code that was run."
+epub_contributor = author
+epub_css_files = ["site.css", "book.css"]
+epub_exclude_files = ["downloads.xhtml", "drill.xhtml"]  # pages that make sense only on the site
+epub_show_urls = "no"
+epub_tocdup = False
+epub_tocscope = "includehidden"

@@ -24,6 +24,7 @@ PAGES = {
     "gallery": "gallery/index.html",
     "gallery part": "gallery/autograd/index.html",
     "drill": "drill.html",
+    "downloads": "downloads.html",
     "script": "gallery/autograd/graph.html",
     "errors": "errors.html",
     "myths": "myths.html",
