@@ -90,6 +90,9 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_favicon = "static/favicon.svg"
 templates_path = ["templates"]
+html_theme_options = {"top_of_page_buttons": ["edit"]}
+# For "edit this page"; the workflow that publishes the site knows where it comes from.
+html_context = {"repository": os.environ.get("SITE_REPOSITORY", "")}
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
@@ -101,7 +104,8 @@ copybutton_copy_empty_lines = False
 copybutton_prompt_is_regexp = True
 notfound_urls_prefix = urlsplit(html_baseurl).path
 ogp_site_url = html_baseurl
-ogp_social_cards = {"enable": False}
+ogp_image = "_static/card.png"
+ogp_social_cards = {"enable": False}  # one picture serves every page
 
 # Downloads
 downloads_folder = "../build/downloads"

@@ -226,6 +226,17 @@ def test_llms_txt_names_every_chapter_and_every_link_resolves(site: Path) -> Non
         assert (site / f"{name}.md").read_bytes() == source.read_bytes()
 
 
+def test_a_shared_link_has_a_title_a_picture_and_an_address(
+    parsed: dict[str, BeautifulSoup], site: Path
+) -> None:
+    for name, page in own(parsed).items():
+        said = {tag["property"]: tag["content"] for tag in page.select('meta[property^="og:"]')}
+        assert said["og:url"].endswith(name), name
+        assert said["og:title"] in page.title.text, name
+        assert said["og:type"] == "website", name
+        assert (site / "_static" / said["og:image"].rpartition("/")[2]).is_file(), name
+
+
 def test_sitemap_names_every_page(parsed: dict[str, BeautifulSoup], site: Path) -> None:
     named = set(re.findall(r"<loc>https?://[^/]+/(.*?)</loc>", (site / "sitemap.xml").read_text()))
     assert set(own(parsed)) - named == set()
