@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
-import http.server
 import json
 import random
 import re
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import ROOT, Build, Built
+from conftest import ROOT, Build, Built, served
 from fsrs import Card, Rating, Scheduler, State
 from playwright.sync_api import Browser, BrowserContext, Page
 from sphinx.cmd.build import build_main
@@ -83,24 +80,11 @@ def built(build: Build, tmp_path: Path) -> Built:
     return ONCE[0]
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files, and writes no log."""
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def address(built: Built) -> Iterator[str]:
-    """Serve the project on this machine alone, below a path, and return the drill's address."""
-    handler = functools.partial(Quiet, directory=built.out.parent)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/{built.out.name}/drill.html"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    """Serve the project below a path, and return the drill's address."""
+    with served(built.out.parent) as address:
+        yield f"{address}{built.out.name}/drill.html"
 
 
 @pytest.fixture

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import references
-from conftest import Build
+from conftest import Build, served
 from references import INVENTORIES, find, line_for, main, problems, read, refreshed
 
 EXTENSIONS = ["references"]
@@ -156,18 +153,8 @@ def documentation(build: Build, tmp_path: Path) -> Iterator[str]:
     built = build({"part/page.md": page}, extensions=[])
     assert built.status == 0, built.errors
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args: object) -> None:
-            pass
-
-    handler = functools.partial(Quiet, directory=built.out)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served(built.out) as address:
+        yield address
 
 
 LINES = "torch.gone class old.html\ntorch.moved class old.html\ntorch.same class part/page.html\n"

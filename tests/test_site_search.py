@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
-import http.server
 import json
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +14,7 @@ import site_search
 import yaml
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
-from conftest import Build, Quiet, Visit
+from conftest import Build, Visit, served
 from playwright.sync_api import Browser, Page
 
 FIRST = 3  # a reader looks at so many results
@@ -304,19 +301,13 @@ def test_index_that_does_not_load_is_said(visit: Visit) -> None:
 
 
 def test_works_below_any_path(browser: Browser, site: Path) -> None:
-    handler = functools.partial(Quiet, directory=site.parent)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
     page = browser.new_page()
-    page.goto(f"http://127.0.0.1:{server.server_port}/{site.name}/search.html?q=zero_grad")
-    page.locator("#search-results .excerpt mark").first.wait_for()
-    page.locator("#search-results a").first.click()
-    page.wait_for_url(f"**/{site.name}/*/zero_grad.html*")
+    with served(site.parent) as address:
+        page.goto(f"{address}{site.name}/search.html?q=zero_grad")
+        page.locator("#search-results .excerpt mark").first.wait_for()
+        page.locator("#search-results a").first.click()
+        page.wait_for_url(f"**/{site.name}/*/zero_grad.html*")
     page.close()
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def test_says_what_it_needs_without_javascript(browser: Browser, site: Path) -> None:
