@@ -220,7 +220,8 @@ def lighthouse() -> None:
     rows = [("", *kinds), ("aimed at", "99", "100", "100", "100")]
     faults = []
     with served(ROOT / "build/html") as address:
-        for page in ("index.html", f"{SUBJECT}.html", f"gallery/{SUBJECT}.html"):
+        pages = ("index", SUBJECT, f"gallery/{SUBJECT}", "errors", "drill")
+        for page in (f"{name}.html" for name in pages):
             done = subprocess.run(
                 [*command, address + page],
                 env={**os.environ, "CHROME_PATH": chromium()},
