@@ -140,8 +140,8 @@ def test_unpacked_site_reads_from_a_folder(made: Path, browser: Browser, tmp_pat
     # A page that is left before it has loaded breaks off its requests, which is no problem of it.
     page.goto((tmp_path / packed.stem / "index.html").as_uri(), wait_until="networkidle")
     page.locator(f'article a[href="{CHAPTERS[0]}.html"]').first.click()
+    page.wait_for_url(f"**/{CHAPTERS[0]}.html", wait_until="networkidle")
     assert page.locator(".short-answer").is_visible()
-    page.wait_for_load_state("networkidle")
     page.goto((tmp_path / packed.stem / "downloads.html").as_uri(), wait_until="networkidle")
     assert page.get_by_text(SAID).count() == 3
     context.close()
