@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import nox
@@ -45,6 +46,16 @@ DOWNLOADS = (
     PACK,
     (*SPHINX[1:], *HTML),
 )
+# How the examples are run by `nox -s sweep`: what the run is called, its environment, its options.
+SWEEP = (
+    *((f"{n} threads", {"OMP_NUM_THREADS": n}, ()) for n in ("1", "2", "8")),
+    *(
+        (f"CPU capability {c}", {"ATEN_CPU_CAPABILITY": c}, ())
+        for c in ("default", "avx2", "avx512")
+    ),
+    ("last chapter first", {}, ("-D", "doctest_reversed=1")),
+    *((f"run {n} of 10", {}, ()) for n in range(1, 11)),
+)
 LINKS = ("-b", "linkcheck", "-d", "build/doctrees", "docs", "build/links")
 
 
@@ -63,6 +74,26 @@ def environment(session: nox.Session) -> None:
 def doctest(session: nox.Session) -> None:
     """Run every example of the chapters, or of those named: `-- docs/autograd/graph.md`."""
     session.run(*SPHINX, *DOCTEST, *session.posargs)
+
+
+@nox.session(default=False, venv_backend="none", requires=["environment"])
+def sweep(session: nox.Session) -> None:
+    """Run every example under other thread counts, CPU capabilities and orders, and ten times."""
+    results = []
+    for name, env, options in SWEEP:
+        log = Path("build/sweep", f"{name.replace(' ', '-')}.txt")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        start = time.monotonic()
+        try:
+            with log.open("w", encoding="utf-8") as file:
+                session.run(*SPHINX, *options, *DOCTEST, env=env, stdout=file, stderr=file)
+            verdict = "passed"
+        except nox.command.CommandFailed:
+            verdict = f"FAILED, see {log}"
+        results.append(f"{name:32}{time.monotonic() - start:7.1f} s  {verdict}")
+    print("", *results, sep="\n")
+    if any("FAILED" in line for line in results):
+        session.error("Some examples depend on how they were run.")
 
 
 @nox.session(venv_backend="none", requires=["environment"])
@@ -123,6 +154,12 @@ def links(session: nox.Session) -> None:
 def references(session: nox.Session) -> None:
     """Check the inventories of other projects' names; `-- --refresh` fetches them anew."""
     session.run(PYTHON, "conf/extensions/references.py", *(session.posargs or ["--check"]))
+
+
+@nox.session(default=False, venv_backend="none", requires=["environment"])
+def record(session: nox.Session) -> None:
+    """Keep what scripts show on this machine's CUDA, for builds without: `-- gallery/...py`."""
+    session.run(PYTHON, "conf/extensions/recordings.py", *session.posargs)
 
 
 @nox.session(default=False, venv_backend="none", requires=["environment"])

@@ -31,6 +31,7 @@ extensions = [
     "inline_svg",
     "gallery",
     "gallery_pages",
+    "recordings",
     "references",
     "mathml",
     "accessibility",

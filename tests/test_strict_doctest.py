@@ -195,3 +195,25 @@ def test_torch_state_does_not_leak_from_one_page_to_the_next(build: Build) -> No
         builder="doctest",
     )
     assert built.status == 0, built.errors
+
+
+def test_chapters_run_in_either_order(build: Build) -> None:
+    """A chapter that leans on the one before it fails as soon as it comes first."""
+    pages = {
+        "part/a.md": fence(">>> import builtins\n>>> builtins.left_behind = 3"),
+        "part/b.md": fence(">>> left_behind\n3"),
+    }
+
+    def status(*options: str) -> Built:
+        return build(
+            pages, extensions=EXTENSIONS, conf=CONF, builder="doctest", options=list(options)
+        )
+
+    assert status().status == 0
+    import builtins
+
+    del builtins.left_behind
+    turned = status("-D", "doctest_reversed=1")
+    assert turned.status != 0
+    assert "name 'left_behind' is not defined" in turned.out.joinpath("output.txt").read_text()
+    del builtins.left_behind

@@ -10,6 +10,7 @@ Sphinx compares only the type of an exception and lets an example be skipped or 
 * Code that nothing runs is a warning: ``>>>`` or Python outside a ``{doctest}`` fence, hidden or
   skipped examples, a fence without examples, Sphinx's other test directives. A
   ``{literalinclude}`` may show a file, since a file can be run.
+* ``doctest_reversed`` runs the chapters from the last to the first: none may lean on another.
 * An example can be pasted into a terminal: a compound statement ends with a bare ``...`` line.
 
 A run leaves ``examples.json`` in its output folder: for each chapter without a failure its number
@@ -34,6 +35,8 @@ from sphinx.ext.doctest import DocTestBuilder, DoctestDirective
 from sphinx.util import logging
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from sphinx.application import Sphinx
 
 logger = logging.getLogger(__name__)
@@ -206,6 +209,11 @@ class StrictDocTestBuilder(DocTestBuilder):
             torch_state.raise_warnings()
             return super().test_group(group)
 
+    def write_documents(self, docnames: Set[str]) -> None:
+        """Run the chapters in alphabetical order, or from the last to the first."""
+        for docname in sorted(docnames, reverse=self.config.doctest_reversed):
+            self.test_doc(docname, self.env.get_doctree(docname))
+
     def test_doc(self, docname: str, doctree: nodes.Node) -> bool:
         """Run the examples of one page and record them if all passed."""
         success = super().test_doc(docname, doctree)
@@ -229,6 +237,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Replace Sphinx's doctest builder and fence, and watch for code that nothing runs."""
     app.setup_extension("sphinx.ext.doctest")
     app.add_directive("doctest", LineDirective, override=True)
+    app.add_config_value("doctest_reversed", False, "", bool)
     app.add_builder(StrictDocTestBuilder, override=True)
     app.connect("doctree-read", check_code_blocks)
     return {"version": "1", "parallel_read_safe": True}
