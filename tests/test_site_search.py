@@ -14,8 +14,8 @@ import site_search
 import yaml
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
-from conftest import Build, Visit, served
-from playwright.sync_api import Browser, Page
+from conftest import Build, Built, Visit, served
+from playwright.sync_api import Browser, Page, Route
 
 FIRST = 3  # a reader looks at so many results
 FETCHED = 100_000  # bytes, compressed, for a query
@@ -95,8 +95,9 @@ def missing(lands: set[str], site: Path) -> Iterator[str]:
 
 
 def results(page: Page, query: str) -> list[str]:
-    """Return the addresses of the results that stand there once a query is typed."""
+    """Return the addresses of the results for a query, once they are there."""
     page.locator("#query").fill(query)
+    page.locator("#search-results[aria-busy=false]").wait_for(state="attached")
     links = page.locator("#search-results a").all()
     return [link.get_attribute("href") for link in links]
 
@@ -104,6 +105,19 @@ def results(page: Page, query: str) -> list[str]:
 def size(path: Path) -> int:
     """Return the bytes of a file as a host sends it."""
     return len(gzip.compress(path.read_bytes()))
+
+
+def read_index(built: Built) -> tuple[list[list[str]], dict[str, list[int]]]:
+    """Return the passages of a built site, anchor and title each, and where words are found."""
+    index = json.loads(built.read("search/index.json"))
+    passages, found = [], []
+    for number, (_, title, count) in enumerate(index["pages"]):
+        texts = json.loads(built.read(f"search/text/{number}.json"))
+        assert (texts[0][1], len(texts)) == (title, count)
+        passages += [text[:2] for text in texts]
+    for number in range(-(-len(index["words"]) // index["together"])):
+        found += json.loads(built.read(f"search/words/{number}.json"))
+    return passages, dict(zip(index["words"], found, strict=True))
 
 
 @pytest.fixture
@@ -148,7 +162,8 @@ def test_first_result_comes_within_150_ms_of_the_last_key(search: Page) -> None:
                 box.value = query;
                 const start = performance.now();
                 box.dispatchEvent(new Event("input"));
-                await new Promise(requestAnimationFrame);
+                do await new Promise(requestAnimationFrame);
+                while (results.ariaBusy === "true");
                 if (!results.firstChild) throw new Error(`no result: ${query}`);
                 return performance.now() - start;
             };
@@ -169,15 +184,14 @@ def test_a_query_fetches_little(visit: Visit, site: Path) -> None:
     fetched: list[str] = []
     visit.page.on("response", lambda answer: fetched.append(answer.url))
     page = visit.open("search.html")
-    page.locator("#query").press_sequentially("why does cuda run out of memory")
-    page.locator("#search-results mark").first.wait_for()
-    page.wait_for_load_state("networkidle")
+    results(page, FRAMES + max((q.text for q in queries() if q.way == "whole line"), key=len))
     paths = {url.removeprefix(visit.address).partition("?")[0] for url in fetched}
     mine = {path for path in paths if "search" in path and not path.startswith("search/text/")}
-    assert mine == {
+    assert {path for path in mine if not path.startswith("search/words/")} == {
         *("search.html", "search/index.json"),
         *(f"_static/{name}" for name in ("site_search.js", "site_search.css")),
     }
+    assert any(path.startswith("search/words/") for path in mine)
     texts = [size(path) for path in (site / "search" / "text").iterdir()]
     worst = sum(sorted(texts)[-10:])  # ten results, each of another page
     assert sum(size(site / path) for path in mine) + worst < FETCHED
@@ -186,7 +200,7 @@ def test_a_query_fetches_little(visit: Visit, site: Path) -> None:
 def test_python_and_javascript_read_the_same_words(search: Page, site: Path) -> None:
     texts = [query.text for query in queries()]
     for path in sorted((site / "search" / "text").glob("*.json")):
-        texts += json.loads(path.read_text("utf-8"))
+        texts += [text for _, _, text in json.loads(path.read_text("utf-8"))]
     script = search.locator("script[src*=site_search]").evaluate("script => script.src")
     read = search.evaluate(
         """async ([script, texts]) => {
@@ -200,7 +214,7 @@ def test_python_and_javascript_read_the_same_words(search: Page, site: Path) -> 
 
 
 def test_result_shows_section_page_and_marked_excerpt(search: Page) -> None:
-    search.locator("#query").fill("RuntimeError: grad can be implicitly created only for scalar")
+    results(search, "RuntimeError: grad can be implicitly created only for scalar")
     first = search.locator("#search-results li").first
     first.locator(".excerpt mark").first.wait_for()
     assert first.locator("a").inner_text() == (
@@ -300,6 +314,32 @@ def test_index_that_does_not_load_is_said(visit: Visit) -> None:
     visit.problems.clear()  # the console names the 404
 
 
+def test_results_that_do_not_load_are_said_and_asked_for_again(visit: Visit) -> None:
+    page = visit.open("search.html?q=tensor")
+    page.locator("#search-results a").first.wait_for()
+    page.route("**/search/words/*", lambda route: route.fulfill(status=503))
+    page.locator("#query").fill("checkpoint zero_grad")
+    page.wait_for_function("document.querySelector('#search-status').innerText.includes('503')")
+    page.unroute("**/search/words/*")
+    assert results(page, "zero_grad")
+    visit.problems.clear()  # the console names the 503
+
+
+def test_a_slow_answer_does_not_replace_a_later_one(search: Page) -> None:
+    late: list[Route] = []
+    search.route(
+        "**/search/words/*", lambda route: route.continue_() if late else late.append(route)
+    )
+    search.locator("#query").fill("dataloader")
+    search.wait_for_function("document.querySelector('#search-results').ariaBusy === 'true'")
+    latest = results(search, "zero_grad gradients")
+    assert len(late) == 1
+    late[0].continue_()
+    search.wait_for_load_state("networkidle")
+    links = search.locator("#search-results a").all()
+    assert [link.get_attribute("href") for link in links] == latest
+
+
 def test_works_below_any_path(browser: Browser, site: Path) -> None:
     page = browser.new_page()
     with served(site.parent) as address:
@@ -343,18 +383,18 @@ def test_index_follows_the_pages(build: Build) -> None:
     pages = {"part/a.md": PAGE, "part/b.md": "# Other\n\nSprocket."}
     first = build(pages, extensions=["site_search"])
     assert first.status == 0, first.errors
-    index = json.loads(first.read("search/index.json"))
-    assert [passage[1:] for passage in index["passages"]] == [
+    passages, words = read_index(first)
+    assert passages == [
         *(["", "Home"], ["", "A question?"], ["it-breaks", "It breaks"], ["", "Other"])
     ]
-    assert {"widget", "gear", "stuck", "sprocket"} <= set(index["words"])
+    assert {"widget", "gear", "stuck", "sprocket"} <= words.keys()
     assert not (first.out / "searchindex.js").exists()
     second = build({"part/b.md": "# Other\n\nLever."}, extensions=["site_search"])
-    words = json.loads(second.read("search/index.json"))["words"]
-    assert {"widget", "lever"} <= set(words)
+    words = read_index(second)[1]
+    assert {"widget", "lever"} <= words.keys()
     assert "sprocket" not in words
     third = build({"part/b.md": None}, extensions=["site_search"])
-    assert "lever" not in json.loads(third.read("search/index.json"))["words"]
+    assert "lever" not in read_index(third)[1]
     assert len(list((third.out / "search" / "text").iterdir())) == 2
 
 
@@ -362,9 +402,9 @@ def test_pages_read_by_several_processes_are_all_in_the_index(build: Build) -> N
     pages = {f"part/{name}.md": f"# Page {name}\n\nSprocket{name}." for name in "bcdfghkm"}
     built = build(pages, extensions=["site_search"], options=["-j", "2"])
     assert built.status == 0, built.errors
-    index = json.loads(built.read("search/index.json"))
-    assert len(index["pages"]) == 9
-    assert {f"sprocket{name}" for name in "bcdfghkm"} <= set(index["words"])
+    passages, words = read_index(built)
+    assert len(passages) == 9
+    assert {f"sprocket{name}" for name in "bcdfghkm"} <= words.keys()
 
 
 @pytest.mark.parametrize("wrong", ["a sentence", "3", "[1, 2]", "{a: b}"])
@@ -372,15 +412,15 @@ def test_front_matter_that_is_no_list_of_text_is_left_to_chapters(build: Build, 
     page = f"---\nmessages: {wrong}\nalso_asked: {wrong}\n---\n# A question?\n\nProse."
     built = build({"part/a.md": page}, extensions=["site_search"])
     assert built.status == 0, built.errors
-    assert "pros" in json.loads(built.read("search/index.json"))["words"]
+    assert "pros" in read_index(built)[1]
 
 
 def test_a_page_marked_no_search_is_found_by_its_title_alone(build: Build) -> None:
     page = "---\nno-search: true\n---\n# The drill\n\nSprocket.\n\n## Flywheel\n\nLever."
     built = build({"part/a.md": page}, extensions=["site_search"])
-    words = json.loads(built.read("search/index.json"))["words"]
+    words = read_index(built)[1]
     assert "drill" in words
-    assert not {"sprocket", "flywheel", "lever"} & set(words)
+    assert not {"sprocket", "flywheel", "lever"} & words.keys()
 
 
 def test_a_book_has_no_search(build: Build) -> None:
@@ -396,10 +436,8 @@ def test_older_wording_leads_to_the_passage_of_its_message(build: Build) -> None
     page = f'---\nmessages: ["the gear is jammed, or stuck", "a pulley squeaks"]\n---\n{PAGE}'
     built = build({"part/a.md": page}, extensions=["site_search"])
     assert built.status == 0, built.errors
-    index = json.loads(built.read("search/index.json"))
-    where = {
-        word: index["passages"][index["words"][word][0] // 10][2] for word in ("jamm", "pulley")
-    }
+    passages, words = read_index(built)
+    where = {word: passages[words[word][0] // 10][1] for word in ("jamm", "pulley")}
     assert where == {"jamm": "It breaks", "pulley": "A question?"}
 
 

@@ -9,8 +9,11 @@ where that is not the one.
 
 The build leaves in the output folder, instead of Sphinx's own index::
 
-    search/index.json          the passages, and for each word the passages it is found in
-    search/text/<number>.json  the text of a page's passages, for excerpts
+    search/index.json          the pages, how many passages each has, and all words
+    search/words/<number>.json for each of some neighbouring words, the passages it is found in
+    search/text/<number>.json  a page's passages: anchor, title and text, for results and excerpts
+
+So a query fetches what its own words and its results need, however long the book is.
 
 site_search.js ranks by BM25, whose part for a word in a passage is worked out here: one digit, 1
 to 9. How text becomes words is written once, as the patterns below; they travel in the index, so
@@ -27,6 +30,7 @@ import math
 import re
 import shutil
 from collections import Counter, defaultdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,6 +62,7 @@ COMMON = frozenset(
 
 WEIGHTS = {"title": 6.0, "asked": 4.0, "said": 4.0, "prose": 1.0, "code": 0.5}
 SATURATION, LENGTH = 2.0, 0.5  # BM25's k and b
+TOGETHER = 32  # words in one file: a word begun brings its neighbours, one pasted little else
 # A line of output says something, and shows no value, if it has so many words and such a share
 # of letters.
 SENTENCE, PROSE = 4, 0.75
@@ -196,26 +201,15 @@ def give_to_nearest(texts: Iterable[str], candidates: list[Passage]) -> None:
         candidates[near.index(max(near))].fields["asked"].append(text)
 
 
-def index(pages: dict[str, tuple[str, list[Passage]]]) -> dict[str, Any]:
-    """Return the index of pages (by address: title and passages), ready for JSON."""
-    listed = [
-        (number, passage) for number, (_, found) in enumerate(pages.values()) for passage in found
-    ]
-    postings: dict[str, list[int]] = defaultdict(list)
+def postings(listed: Iterable[Passage]) -> dict[str, list[int]]:
+    """Return, for each word in order, where it is found: 10 x steps from the one before + digit."""
+    found: dict[str, list[int]] = defaultdict(list)
     last: Counter[str] = Counter()
-    for number, parts in enumerate(saturated([tally(passage) for _, passage in listed])):
+    for number, parts in enumerate(saturated([tally(passage) for passage in listed])):
         for word, part in parts.items():
-            postings[word].append((number - last[word]) * 10 + max(1, round(9 * part)))
+            found[word].append((number - last[word]) * 10 + max(1, round(9 * part)))
             last[word] = number
-    return {
-        "patterns": PATTERNS,
-        "pages": [[address, title] for address, (title, _) in pages.items()],
-        "passages": [
-            [number, passage.anchor, passage.fields["title"][0]] for number, passage in listed
-        ],
-        "common": sorted(COMMON),
-        "words": dict(sorted(postings.items())),
-    }
+    return dict(sorted(found.items()))
 
 
 def passages_of(env: BuildEnvironment) -> dict[str, list[Passage]]:
@@ -258,6 +252,13 @@ def listed(text: str | None) -> list[str]:
     return [item for item in data if isinstance(item, str)] if isinstance(data, list) else []
 
 
+def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield the items in lists of a size; the last may be shorter."""
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
+
+
 def write_json(path: Path, data: object) -> str:
     """Write a file of JSON, as short as it can be, and return its text."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
@@ -273,7 +274,9 @@ def write(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     folder = Path(app.outdir, "search")
     shutil.rmtree(folder, ignore_errors=True)
     Path(app.outdir, "searchindex.js").unlink(missing_ok=True)  # of a build before this one
-    pages = {}
+    pages: list[list[Any]] = []
+    listed_passages: list[Passage] = []
+    digest = hashlib.sha256()
     for docname, kept in sorted(passages_of(app.env).items()):
         found = [Passage(anchor, {**fields, "asked": []}) for anchor, fields in kept]
         if not found:
@@ -286,12 +289,26 @@ def write(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         give_to_nearest([*listed(given.get("messages")), *also_asked], found)
         top = found[0].fields["asked"]
         top += [text for text in also_asked if text not in top]
-        texts = ["\n".join(passage.fields["said"] + passage.fields["prose"]) for passage in found]
-        write_json(folder / "text" / f"{len(pages)}.json", texts)
-        address = app.builder.get_relative_uri("search", docname)
-        pages[address] = (found[0].fields["title"][0], found)
-    text = write_json(folder / "index.json", index(pages))
-    version = hashlib.sha256(text.encode()).hexdigest()[:8]
+        shown = [
+            [anchor, fields["title"][0], "\n".join(fields["said"] + fields["prose"])]
+            for anchor, fields in found
+        ]
+        written = write_json(folder / "text" / f"{len(pages)}.json", shown)
+        digest.update(written.encode())
+        pages.append([app.builder.get_relative_uri("search", docname), shown[0][1], len(found)])
+        listed_passages += found
+    where = postings(listed_passages)
+    for number, some in enumerate(batched(where.values(), TOGETHER)):
+        digest.update(write_json(folder / "words" / f"{number}.json", some).encode())
+    index = {
+        "patterns": PATTERNS,
+        "common": sorted(COMMON),
+        "together": TOGETHER,
+        "pages": pages,
+        "words": list(where),
+    }
+    digest.update(write_json(folder / "index.json", index).encode())
+    version = digest.hexdigest()[:8]
     yield "search", {"search_version": version}, "search.html"
 
 

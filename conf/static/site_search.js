@@ -8,10 +8,10 @@ const TYPED = 12; // a query of more words was pasted, so its unknown words are 
 const PAGE = 0.3; // the share of its first passage's score that every passage of a page gets
 const EXCERPT = 240; // letters of an excerpt, of which so many before the first marked word:
 const LEAD = 60;
-const PAUSE = 300; // milliseconds without a key, before excerpts are fetched and results announced
+const PAUSE = 300; // milliseconds without a key, before results are announced
 const LONGEST = 1500; // letters of a query kept in the address
 
-/** Returns an index made ready for `search`. */
+/** Returns an index made ready for `terms` and `rank`. */
 export function prepare(index) {
   const { noise, word, part, stem } = index.patterns;
   index.noise = new RegExp(noise, "g");
@@ -19,13 +19,18 @@ export function prepare(index) {
   index.part = new RegExp(part, "g");
   index.stem = new RegExp(stem);
   index.ignored = new Set(index.common);
-  index.known = new Map(Object.entries(index.words));
+  index.known = new Map(index.words.map((word, number) => [word, number]));
   index.beginning = new Map();
-  for (const word of index.known.keys()) {
+  for (const word of index.words) {
     if (!index.beginning.has(word[0])) index.beginning.set(word[0], []);
     index.beginning.get(word[0]).push(word);
   }
-  index.first = new Map(index.passages.map(([page], passage) => [page, passage]).reverse());
+  index.firsts = []; // each page's first passage
+  index.pageOf = []; // each passage's page
+  for (const [page, [, , count]] of index.pages.entries()) {
+    index.firsts.push(index.pageOf.length);
+    for (let i = 0; i < count; i++) index.pageOf.push(page);
+  }
   return index;
 }
 
@@ -86,31 +91,41 @@ function meant(index, unknown) {
   return near.filter(([, far]) => far === least).map(([word]) => word);
 }
 
-/** Returns the best passages, best first, and what each word found in them tells. */
-export function search(index, query, limit = 10) {
+/** Returns what each known word counts for a query; an unknown one may stand for several. */
+export function terms(index, query) {
   const weights = weigh(index, query);
-  const scores = new Float64Array(index.passages.length);
+  const counts = new Map();
+  for (const [word, weight] of weights) {
+    const known = index.known.has(word);
+    const others = known ? [word] : weights.size <= TYPED ? meant(index, word) : [];
+    for (const other of others) {
+      counts.set(other, (counts.get(other) ?? 0) + weight / Math.sqrt(others.length));
+    }
+  }
+  return counts;
+}
+
+/** Returns the number of the file that says where a word is found. */
+export function fileOf(index, word) {
+  return Math.floor(index.known.get(word) / index.together);
+}
+
+/** Returns the best passages, best first, and what each word tells; `files` are those of `terms`. */
+export function rank(index, counts, files, limit = 10) {
+  const scores = new Float64Array(index.pageOf.length);
   const found = new Map();
-  const add = (word, weight) => {
-    const postings = index.known.get(word);
+  for (const [word, count] of counts) {
+    const postings = files.get(fileOf(index, word))[index.known.get(word) % index.together];
     const number = postings.length;
-    const tells = weight * Math.log(1 + (scores.length - number + 0.5) / (number + 0.5));
+    const tells = count * Math.log(1 + (scores.length - number + 0.5) / (number + 0.5));
     let passage = 0;
     for (const posting of postings) {
       passage += Math.floor(posting / 10);
       scores[passage] += tells * (posting % 10);
     }
     found.set(word, tells);
-  };
-  for (const [word, weight] of weights) {
-    if (index.known.has(word)) add(word, weight);
-    else if (weights.size <= TYPED) {
-      const others = meant(index, word);
-      for (const other of others) add(other, weight / Math.sqrt(others.length));
-    }
   }
-  const total = (passage) =>
-    scores[passage] + PAGE * scores[index.first.get(index.passages[passage][0])];
+  const total = (passage) => scores[passage] + PAGE * scores[index.firsts[index.pageOf[passage]]];
   const passages = [...scores.keys()]
     .filter((passage) => scores[passage] > 0)
     .sort((a, b) => total(b) - total(a) || a - b)
@@ -161,23 +176,33 @@ async function start(form) {
   const box = form.elements.q;
   const status = document.querySelector("#search-status");
   const results = document.querySelector("#search-results");
-  const texts = new Map();
+  const asked = new Map(); // what was asked of the server, by path
   let index;
   let pause;
+  let latest = 0;
 
-  const fetchJson = async (path) => {
-    const answer = await fetch(`${form.dataset.folder}${path}?v=${form.dataset.version}`);
-    if (!answer.ok) throw new Error(`${answer.status} ${answer.url}`);
-    return answer.json();
+  const fetchJson = (path) => {
+    if (!asked.has(path)) {
+      const answer = fetch(`${form.dataset.folder}${path}?v=${form.dataset.version}`).then((got) => {
+        if (!got.ok) throw new Error(`${got.status} ${got.url}`);
+        return got.json();
+      });
+      answer.catch(() => asked.delete(path)); // the next key asks again
+      asked.set(path, answer);
+    }
+    return asked.get(path);
   };
-  const textsOf = (page) => {
-    if (!texts.has(page)) texts.set(page, fetchJson(`text/${page}.json`));
-    return texts.get(page);
+  const fetchAll = async (folder, numbers) => {
+    const unique = [...new Set(numbers)];
+    const files = await Promise.all(unique.map((number) => fetchJson(`${folder}/${number}.json`)));
+    return new Map(unique.map((number, at) => [number, files[at]]));
   };
 
-  const item = (passage, found) => {
-    const [page, anchor, title] = index.passages[passage];
+  /** Returns a result: its link, and at once what of its text says most. */
+  const item = (passage, texts, found) => {
+    const page = index.pageOf[passage];
     const [address, pageTitle] = index.pages[page];
+    const [anchor, title, text] = texts.get(page)[passage - index.firsts[page]];
     const [entry, link, where, excerpt] = ["li", "a", "p", "p"].map((tag) =>
       document.createElement(tag),
     );
@@ -186,35 +211,43 @@ async function start(form) {
     where.className = "where";
     where.textContent = anchor ? pageTitle : "";
     excerpt.className = "excerpt";
+    const places = marks(index, text, found);
+    fill(excerpt, text, places, stretch(text, places, found));
     entry.append(link, where, excerpt);
     return entry;
   };
 
-  const addExcerpts = async (passages, found) => {
-    const entries = [...results.children];
-    for (const [number, passage] of passages.entries()) {
-      const [page] = index.passages[passage];
-      const text = (await textsOf(page))[passage - index.first.get(page)];
-      const places = marks(index, text, found);
-      const shown = entries[number].querySelector(".excerpt");
-      fill(shown, text, places, stretch(text, places, found));
-    }
+  const answer = async (query) => {
+    const counts = terms(index, query);
+    const files = await fetchAll("words", [...counts.keys()].map((word) => fileOf(index, word)));
+    const { passages, words: found } = rank(index, counts, files);
+    const texts = await fetchAll("text", passages.map((passage) => index.pageOf[passage]));
+    return passages.map((passage) => item(passage, texts, found));
   };
 
-  const show = (wait) => {
+  const show = async (wait) => {
     const query = box.value;
-    const { passages, words: found } = search(index, query);
-    results.replaceChildren(...passages.map((passage) => item(passage, found)));
+    const mine = ++latest;
+    results.setAttribute("aria-busy", "true");
+    let entries;
+    try {
+      entries = await answer(query);
+    } catch (error) {
+      status.textContent = `The results did not load (${error.message}). Try once more.`;
+      return;
+    }
+    if (mine !== latest) return; // a later key has asked for something else
+    results.replaceChildren(...entries);
+    results.setAttribute("aria-busy", "false");
     clearTimeout(pause);
     pause = setTimeout(() => {
-      const first = passages.length && index.passages[passages[0]][2];
-      status.textContent = passages.length
-        ? `${passages.length} result${passages.length > 1 ? "s" : ""}. First: ${first}`
+      const first = entries.length && entries[0].querySelector("a").textContent;
+      status.textContent = entries.length
+        ? `${entries.length} result${entries.length > 1 ? "s" : ""}. First: ${first}`
         : query.trim() && "Nothing found. Try fewer words, or the last line of the traceback.";
       const address = new URL(location.href);
       address.search = query ? new URLSearchParams({ q: query.slice(-LONGEST) }) : "";
       history.replaceState(null, "", address);
-      addExcerpts(passages, found);
     }, wait);
   };
 
