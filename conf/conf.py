@@ -25,6 +25,7 @@ extensions = [
     "chapters",
     "drill",
     "predict",
+    "exercises",
     "error_index",
     "myths",
     "for_machines",
@@ -61,15 +62,6 @@ sphinx_gallery_conf = {
     "examples_dirs": "../gallery",
     "gallery_dirs": "gallery",
     "filename_pattern": "",  # every script runs
-    "subsection_order": [
-        "../gallery/autograd",
-        "../gallery/training",
-        "../gallery/modules",
-        "../gallery/data",
-        "../gallery/devices",
-        "../gallery/memory",
-        "*",
-    ],
     "within_subsection_order": "FileNameSortKey",
     "image_scrapers": ("drawings.graphs", "drawings.figures"),
     "reset_modules": ("matplotlib", "gallery.reset"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import runpy
 import warnings
 from importlib.metadata import version
@@ -325,3 +326,14 @@ def test_forget_refuses_a_folder_without_record(tmp_path: Path) -> None:
     with pytest.raises(ExtensionError, match="was not made by this build"):
         gallery.forget(tmp_path / "gallery", tmp_path / "made", "record")
     assert (tmp_path / "made" / "page.rst").is_file()
+
+
+def test_parts_come_in_the_order_of_the_home_page(site: Path) -> None:
+    home = "# Home\n\n```{chapters}\nb/index\na/index\n```\n\n```{toctree}\nc/index\n```\n"
+    assert gallery.part_order(home, "../gallery") == ["../gallery/b", "../gallery/a", "*"]
+    assert gallery.part_order("# Home\n", "../gallery") == ["*"]
+    home = (ROOT / "docs" / "index.md").read_text("utf-8")
+    wanted = [part.rpartition("/")[2] for part in gallery.part_order(home, "../gallery")]
+    page = (site / "gallery" / "index.html").read_text("utf-8")
+    shown = re.findall(r'toctree-l2[^>]*><a[^>]* href="(\w+)/index', page)
+    assert shown == [part for part in wanted if (ROOT / "gallery" / part).is_dir()]

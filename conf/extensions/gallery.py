@@ -6,6 +6,7 @@ sphinx-gallery does the work; this module settles what it leaves open.
   fewer than two code cells stops the build, with file and line.
 - All scripts run again when Python, an installed package, a setting of the gallery or a module
   that takes part in the output changes. What an edited or deleted script left is removed first.
+- Parts come in the order in which the home page lists them.
 - A script starts with torch, matplotlib, the environment and the warning filters as a fresh
   process has them. A warning that Python would show the reader is an error.
 - A script that ends the process by SystemExit stops the build, with file and line. ``os._exit``
@@ -75,6 +76,13 @@ def problems(source: Path) -> list[str]:
             line = cells[0].lineno if cells else 1
             found.append(f"{place}:{line}: fewer than two code cells; begin each with a # %% line.")
     return list(dict.fromkeys(found))
+
+
+def part_order(home: str, examples_dirs: str) -> list[str]:
+    """Return the gallery's parts in the order of the home page's ``{chapters}``, then any other."""
+    listed = re.search(r"^```\{chapters\}\n(.*?)^```", home, re.DOTALL | re.MULTILINE)
+    parts = re.findall(r"^(\w+)/index$", listed[1], re.MULTILINE) if listed else []
+    return [*(f"{examples_dirs}/{part}" for part in parts), "*"]
 
 
 def fingerprint(settings: dict[str, object]) -> str:
@@ -166,6 +174,8 @@ def build(app: Sphinx) -> None:
     generated = Path(app.srcdir, conf["gallery_dirs"])
     if found := problems(source):
         raise ExtensionError("\n".join(found))
+    home = app.srcdir / f"{app.config.root_doc}.md"
+    conf["subsection_order"] = part_order(home.read_text("utf-8"), conf["examples_dirs"])
     forget(source, generated, fingerprint(conf))
     try:
         generate_gallery_rst(app)
