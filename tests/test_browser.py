@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -39,6 +40,16 @@ WIDTHS = (360, 768, 1280)
 def test_no_sideways_scroll(visit: Visit, name: str) -> None:
     page = visit.open(name)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+@pytest.mark.parametrize("visit", [(360, "light")], indirect=True)
+def test_no_page_of_the_site_scrolls_sideways_on_a_phone(visit: Visit, site: Path) -> None:
+    wide = []
+    for path in sorted(site.rglob("*.html")):
+        page = visit.open(path.relative_to(site).as_posix())
+        if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+            wide.append(page.url)
+    assert wide == []
 
 
 @pytest.mark.parametrize(

@@ -217,3 +217,12 @@ def test_chapters_run_in_either_order(build: Build) -> None:
     assert turned.status != 0
     assert "name 'left_behind' is not defined" in turned.out.joinpath("output.txt").read_text()
     del builtins.left_behind
+
+
+def test_a_tab_is_written_as_the_spaces_it_shows(build: Build) -> None:
+    """Of the message of load_state_dict, for one; doctest itself never matches such a line."""
+    raised = ">>> raise ValueError('one\\n\\ttwo')\nTraceback (most recent call last):\n    ...\n"
+    right = fence(raised + "ValueError: one\n        two\n>>> print('a\\tb')\na       b")
+    assert run(build, right, builder="doctest").status == 0
+    wrong = fence(">>> print('a\\tb')\na  b")
+    assert run(build, wrong, builder="doctest").status != 0

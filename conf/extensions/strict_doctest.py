@@ -6,6 +6,7 @@ Sphinx compares only the type of an exception and lets an example be skipped or 
 * A number with k decimals in the expected output matches a printed number that rounds to it. From
   four decimals on (what torch prints) it may differ by one in the last, since that is where
   processors round differently. Whole numbers and all other text match exactly.
+* A tab is printed as the spaces a terminal shows, and is written so.
 * Failures name the file and the line of the example.
 * Code that nothing runs is a warning: ``>>>`` or Python outside a ``{doctest}`` fence, hidden or
   skipped examples, a fence without examples, Sphinx's other test directives. A
@@ -160,8 +161,9 @@ class DigitsChecker(doctest.OutputChecker):
     """Compare output as doctest does, and floats to the digits written."""
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
-        """Tell whether `got` is what the example expects."""
-        return super().check_output(want, use_written_digits(want, got), optionflags)
+        """Tell whether `got` is what the example expects; doctest expands the tabs of `want`."""
+        got = use_written_digits(want, got.expandtabs())
+        return super().check_output(want, got, optionflags)
 
 
 class LineDirective(DoctestDirective):
