@@ -24,6 +24,8 @@ nox.options.reuse_venv = "yes"
 # OpenMP's threads spin while they wait. Beside other work on the same cores (two of them, load six)
 # that made a script of small tensor operations eight times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# PyTorch's profiler, which some scripts count with, otherwise reports each start on stderr.
+os.environ.setdefault("KINETO_LOG_LEVEL", "9")
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml("pyproject.toml")

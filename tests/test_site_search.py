@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -150,6 +151,31 @@ def test_queries_land_in_the_first_three_results(search: Page) -> None:
     pasted = [line for line in lost if not line.startswith("asked: ")]
     assert pasted == []
     assert len(lost) <= 0.05 * sum(query.way == "asked" for query in asked), "\n".join(lost)
+
+
+def raised(site: Path) -> Iterator[tuple[str, set[str]]]:
+    """Yield each message of the error index, and the pages on which it is raised."""
+    index = BeautifulSoup((site / "errors.html").read_text("utf-8"), "html.parser")
+    for entry in index.find_all(class_="error-entry"):
+        entry.h3.find(class_="headerlink").extract()
+        pages = {link["href"].partition("#")[0] for link in entry.ul.find_all("a")}
+        yield entry.h3.get_text(), pages
+
+
+def test_every_error_that_the_site_raises_is_found_by_its_message(search: Page, site: Path) -> None:
+    asked = list(raised(site))
+    assert len(asked) > 100
+    lost = []
+    same: dict[tuple[str, ...], set[str]] = defaultdict(set)  # but for numbers and shapes
+    for message, pages in asked:
+        same[tuple(site_search.words(message))] |= pages
+    for message, _ in asked:
+        pages = same[tuple(site_search.words(message))]
+        traceback = "" if message.startswith("Warning: ") else FRAMES
+        found = results(search, traceback + message.removeprefix("Warning: "))[:FIRST]
+        if not pages & {address.partition("#")[0] for address in found}:
+            lost.append(f"{message[:150]!r}: {sorted(pages)}, not {found}")
+    assert lost == []
 
 
 def test_first_result_comes_within_150_ms_of_the_last_key(search: Page) -> None:
