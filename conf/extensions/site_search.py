@@ -62,7 +62,7 @@ COMMON = frozenset(
 
 WEIGHTS = {"title": 6.0, "asked": 4.0, "said": 4.0, "prose": 1.0, "code": 0.5}
 SATURATION, LENGTH = 2.0, 0.5  # BM25's k and b
-TOGETHER = 32  # words in one file: a word begun brings its neighbours, one pasted little else
+TOGETHER = 8  # words in one file: a word begun brings its neighbours, one pasted little else
 # A line of output says something, and shows no value, if it has so many words and such a share
 # of letters.
 SENTENCE, PROSE = 4, 0.75
