@@ -93,6 +93,9 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(
         viewport={"width": 360, "height": 740}, reduced_motion="reduce", timezone_id="Asia/Tokyo"
     )
+    context.clock.install(
+        time="2026-11-30T12:00:00+09:00"
+    )  # noon: what is due is no matter of luck
     problems = []
     context.on("weberror", lambda error: problems.append(error.error))
     yield context
@@ -292,6 +295,19 @@ def test_grade_reload_and_come_back(page: Page) -> None:
     page.get_by_role("button", name="Show the answer").click()
     good = page.get_by_role("button", name="Good").inner_text()
     assert int(re.search(r"(\d+) days", good)[1]) > 2
+
+
+def test_a_known_card_does_not_come_before_its_day(page: Page) -> None:
+    """Just before midnight the next day is near, yet what is known waits for it."""
+    page.clock.set_fixed_time("2026-11-30T23:50:00+09:00")
+    page.reload()
+    grade(page, "Good")
+    grade(page, "Again")
+    grade(page, "Again")
+    grade(page, "Good")
+    grade(page, "Good")
+    assert status(page).endswith("0 due, 0 new, 3 later.")
+    assert question(page) == "Nothing is due. The next card comes back in 10 minutes."
 
 
 def test_cards_come_back_at_the_readers_midnight(page: Page) -> None:

@@ -176,7 +176,11 @@
     const now = Date.now();
     const { due, fresh, later } = sort(records, now);
     const soonest = later.length ? records[later[0].dataset.card].due : Infinity;
-    const card = due[0] ?? fresh[0] ?? (soonest <= now + AHEAD ? later[0] : undefined);
+    const early = later.find((waiting) => {
+      const { learning, due: time } = records[waiting.dataset.card];
+      return learning && time <= now + AHEAD; // a card that is known keeps to its day
+    });
+    const card = due[0] ?? fresh[0] ?? early;
     status.textContent = `${before}${due.length} due, ${fresh.length} new, ${later.length} later.`;
     if (card) return show(card, records[card.dataset.card]);
     if (!later.length) return rest("No card: choose another part or level.");
