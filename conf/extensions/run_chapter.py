@@ -4,7 +4,7 @@ Beside ``autograd/graph.html`` the build puts ``graph_examples.py`` and ``graph_
 and links to both under the chapter's title. They hold the ``{doctest}`` fences in order, one cell
 each, under the page's headings, with what each example prints as comments::
 
-    >>> loss                              show(loss)
+    >>> loss                              show_value(loss)
     tensor(36.)                           # tensor(36.)
     >>> loss.backward()                   try:
     Traceback (most recent call last):        loss.backward()
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 SUFFIXES = (".py", ".ipynb")
 PREAMBLE = '''\
 import traceback
-from sys import __displayhook__ as show  # prints a value as the interpreter does
+from sys import __displayhook__ as show_value  # prints a value as the interpreter does
 
 # As at a prompt: the workers of a DataLoader cannot import this file, and so run it again.
 globals().pop("__file__", None)
@@ -66,16 +66,16 @@ def shown_values(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def printing(source: str) -> str:
-    """Return an example's source with `show(...)` around each value the interpreter prints."""
+    """Return an example's source with `show_value()` around each value an interpreter prints."""
     lines = source.encode().splitlines(keepends=True)  # ast counts columns in bytes
     starts = [sum(map(len, lines[:number])) for number in range(len(lines))]
     text = source.encode()
     for value in reversed(list(shown_values(ast.parse(source)))):
         first = starts[value.lineno - 1] + value.col_offset
         last = starts[value.end_lineno - 1] + value.end_col_offset
-        call = b"show(%b)" % text[first:last]
+        call = b"show_value(%b)" % text[first:last]
         if len(ast.parse(call).body[0].value.args) != 1:  # a, b
-            call = b"show((%b))" % text[first:last]
+            call = b"show_value((%b))" % text[first:last]
         text = text[:first] + call + text[last:]
     return text.decode()
 
