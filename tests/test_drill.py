@@ -93,9 +93,8 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(
         viewport={"width": 360, "height": 740}, reduced_motion="reduce", timezone_id="Asia/Tokyo"
     )
-    context.clock.install(
-        time="2026-11-30T12:00:00+09:00"
-    )  # noon: what is due is no matter of luck
+    # Noon, or what is due would depend on when the test runs.
+    context.clock.install(time="2026-11-30T12:00:00+09:00")
     problems = []
     context.on("weberror", lambda error: problems.append(error.error))
     yield context

@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 from bs4 import BeautifulSoup
 from conftest import Build, Built
+from test_strict_doctest import CONF as STRICT
 
 EXTENSIONS = ["strict_doctest", "chapters", "predict", "exercises"]
-CONF = (
-    "import doctest\n"
-    "doctest_default_flags = doctest.ELLIPSIS | doctest.DONT_ACCEPT_TRUE_FOR_1\n"
-    "doctest_test_doctest_blocks = ''\n"
-    "doctest_global_setup = 'import torch_state; torch_state.reset()'\n"
-    "checked_examples = 'none.json'\n"
-)
+CONF = STRICT + "checked_examples = 'none.json'\n"
 GOOD = """\
 # Part
 

@@ -44,10 +44,10 @@ def run(build: Build, scripts: dict[str, str | None], **more: object) -> Built:
     pages |= {"../gallery/GALLERY_HEADER.rst": "Gallery\n=======\n"}
     pages |= {"index.md": INDEX} if "part/one" in scripts else {}
     pages |= {f"../gallery/{name}.py": text for name, text in scripts.items()}
-    settings = SETTINGS | more.pop("settings", {})
+    settings, also = SETTINGS | more.pop("settings", {}), more.pop("also", [])
     return build(
         pages,
-        extensions=["sphinx.ext.doctest", *NAMES],
+        extensions=["sphinx.ext.doctest", *NAMES, *also],
         conf=f"sphinx_gallery_conf = {settings!r}",
         **more,
     )

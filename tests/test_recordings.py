@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import EXTENSIONS, ROOT, Build, Built
 from recordings import KEYS, read, uses_cuda
-from test_gallery import HEADER, NAMES, SETTINGS
+from test_gallery import run
 
 SCRIPT = '''"""
 A title
@@ -44,18 +44,9 @@ print("third")
 
 
 def site(build: Build, scripts: dict[str, str] | None = None) -> Built:
-    """Build a project with one part in its gallery, by the site's own settings."""
-    pages = {
-        "index.md": "# Home\n\n{doc}`/gallery/part/one`\n\n```{toctree}\ngallery/index\n```\n",
-        "../gallery/GALLERY_HEADER.rst": "Gallery\n=======\n",
-        "../gallery/part/GALLERY_HEADER.rst": HEADER,
-    }
-    pages |= {f"../gallery/part/{n}.py": t for n, t in (scripts or {"one": SCRIPT}).items()}
-    return build(
-        pages,
-        extensions=["sphinx.ext.doctest", *NAMES, "recordings"],
-        conf=f"sphinx_gallery_conf = {SETTINGS!r}",
-    )
+    """Build a project with these scripts in one part of its gallery."""
+    named = {f"part/{name}": text for name, text in (scripts or {"one": SCRIPT}).items()}
+    return run(build, named, also=["recordings"])
 
 
 def record(script: Path, *options: str) -> subprocess.CompletedProcess[str]:

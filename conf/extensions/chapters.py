@@ -143,6 +143,20 @@ class chapter_list(nodes.General, nodes.Element):
     """Where the list of a part's chapters goes."""
 
 
+def labelled_box(
+    directive: SphinxDirective, kind: str, label: str
+) -> tuple[nodes.admonition, list[nodes.system_message]]:
+    """Return a directive's content in a box with its argument as title, which can be linked to."""
+    title, messages = directive.parse_inline(directive.arguments[0])
+    before = nodes.inline("", f"{label}: ", classes=["label"])
+    box = nodes.admonition("", nodes.title("", "", before, *title), classes=[kind])
+    box["names"].append(nodes.fully_normalize_name(f"{kind} {directive.arguments[0]}"))
+    directive.set_source_info(box)
+    directive.state.document.note_explicit_target(box, box)
+    box += directive.parse_content_to_nodes()
+    return box, messages
+
+
 class ShortAnswer(SphinxDirective):
     """What you would say in thirty seconds."""
 
@@ -169,14 +183,8 @@ class Myth(SphinxDirective):
         """Return the box, which can be linked to."""
         if not self.options.get("truth"):
             raise self.error("a myth needs the rule that holds: add `:truth: One sentence.`")
-        claim, messages = self.parse_inline(self.arguments[0])
+        box, messages = labelled_box(self, "myth", "Claim")
         truth, more = self.parse_inline(self.options["truth"])
-        label = nodes.inline("", "Claim: ", classes=["label"])
-        box = nodes.admonition("", nodes.title("", "", label, *claim), classes=["myth"])
-        box["names"].append(nodes.fully_normalize_name(f"myth {self.arguments[0]}"))
-        self.set_source_info(box)
-        self.state.document.note_explicit_target(box, box)
-        box += self.parse_content_to_nodes()
         label = nodes.strong("", "What holds: ")
         box += nodes.paragraph("", "", label, *truth, classes=["truth"])
         return [box, *messages, *more]

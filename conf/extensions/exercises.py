@@ -21,7 +21,7 @@ from __future__ import annotations
 import doctest
 from typing import TYPE_CHECKING, Any
 
-from chapters import summary
+from chapters import labelled_box, summary
 from docutils import nodes
 from predict import fold, is_fence
 from sphinx.util import logging
@@ -53,10 +53,8 @@ def mistakes(exercise: nodes.Element) -> Iterator[tuple[str, nodes.Node]]:
     if len(solutions) != 1:
         yield f"{len(solutions)} solutions: write one `:::{{solution}}` in the exercise", exercise
     elif not broken or not broken[-1].exc_msg:
-        yield (
-            "nothing fails: let the last example before the solution be a check that raises",
-            (exercise),
-        )
+        wrong = "nothing fails: let the last example before the solution be a check that raises"
+        yield wrong, exercise
     else:
         solved = examples(solutions[0])
         if not solved or solved[-1].source != broken[-1].source:
@@ -75,13 +73,7 @@ class Exercise(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the box, which can be linked to."""
-        title, messages = self.parse_inline(self.arguments[0])
-        label = nodes.inline("", "Exercise: ", classes=["label"])
-        box = nodes.admonition("", nodes.title("", "", label, *title), classes=["exercise"])
-        box["names"].append(nodes.fully_normalize_name(f"exercise {self.arguments[0]}"))
-        self.set_source_info(box)
-        self.state.document.note_explicit_target(box, box)
-        box += self.parse_content_to_nodes()
+        box, messages = labelled_box(self, "exercise", "Exercise")
         for wrong, node in mistakes(box):
             logger.warning(wrong, location=node, type="exercises")
         return [box, *messages]

@@ -30,7 +30,6 @@ import math
 import re
 import shutil
 from collections import Counter, defaultdict
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -252,13 +251,6 @@ def listed(text: str | None) -> list[str]:
     return [item for item in data if isinstance(item, str)] if isinstance(data, list) else []
 
 
-def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Yield the items in lists of a size; the last may be shorter."""
-    rest = iter(items)
-    while some := list(islice(rest, size)):
-        yield some
-
-
 def write_json(path: Path, data: object) -> str:
     """Write a file of JSON, as short as it can be, and return its text."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
@@ -298,7 +290,9 @@ def write(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         pages.append([app.builder.get_relative_uri("search", docname), shown[0][1], len(found)])
         listed_passages += found
     where = postings(listed_passages)
-    for number, some in enumerate(batched(where.values(), TOGETHER)):
+    found_in = list(where.values())
+    for number, start in enumerate(range(0, len(found_in), TOGETHER)):
+        some = found_in[start : start + TOGETHER]
         digest.update(write_json(folder / "words" / f"{number}.json", some).encode())
     index = {
         "patterns": PATTERNS,
