@@ -16,7 +16,7 @@ import yaml
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from conftest import Build, Built, Visit, served
-from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import Browser, Page, Route, expect
 
 FIRST = 3  # a reader looks at so many results
 FETCHED = 100_000  # bytes, compressed, for a query
@@ -257,10 +257,11 @@ def test_result_shows_section_page_and_marked_excerpt(search: Page) -> None:
 def test_keyboard_alone(search: Page) -> None:
     box = search.locator("#query")
     box.fill("zero_grad")
-    box.press("Enter")
+    box.press("Enter")  # before the results are there
     focused = "document.activeElement.closest('li') && [...document.querySelectorAll("
     focused += "'#search-results li')].indexOf(document.activeElement.closest('li'))"
-    assert search.evaluate(focused) == 0
+    search.wait_for_function(f"({focused}) === 0")
+    assert "zero_grad" in search.evaluate("document.activeElement.closest('li').innerText")
     search.keyboard.press("ArrowDown")
     assert search.evaluate(focused) == 1
     search.keyboard.press("ArrowUp")
@@ -268,10 +269,11 @@ def test_keyboard_alone(search: Page) -> None:
     assert search.evaluate("document.activeElement.id") == "query"
     search.keyboard.press("End")
     search.keyboard.press("ArrowDown")
-    assert search.evaluate(focused) == 0
+    search.wait_for_function(f"({focused}) === 0")
     search.keyboard.press("Escape")
     assert search.evaluate("document.activeElement.id") == "query"
     search.keyboard.press("Enter")
+    search.wait_for_function(f"({focused}) === 0")
     address = search.evaluate("document.activeElement.href")
     search.keyboard.press("Enter")
     search.wait_for_url(address)
@@ -279,10 +281,9 @@ def test_keyboard_alone(search: Page) -> None:
 
 def test_results_are_announced_once_the_reader_pauses(search: Page) -> None:
     status = search.get_by_role("status")
-    search.locator("#query").fill("retain_grad")
-    search.wait_for_function("document.querySelector('#search-status').innerText.includes('First')")
+    assert results(search, "retain_grad")
     first = search.locator("#search-results a").first.inner_text()
-    assert re.fullmatch(rf"\d+ results\. First: {re.escape(first)}", status.inner_text())
+    expect(status).to_have_text(re.compile(rf"^\d+ results\. First: {re.escape(first)}$"))
     search.locator("#query").fill("0x7f 12 qqqqqqq")
     search.wait_for_function("document.querySelector('#search-status').innerText.includes('Noth')")
     assert search.locator("#search-results a").count() == 0

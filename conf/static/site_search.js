@@ -180,6 +180,7 @@ async function start(form) {
   let index;
   let pause;
   let latest = 0;
+  let shown; // settles once the results of the latest query are there
 
   const fetchJson = (path) => {
     if (!asked.has(path)) {
@@ -233,6 +234,7 @@ async function start(form) {
     try {
       entries = await answer(query);
     } catch (error) {
+      if (mine !== latest) return;
       status.textContent = `The results did not load (${error.message}). Try once more.`;
       return;
     }
@@ -261,12 +263,14 @@ async function start(form) {
     event.preventDefault();
   };
 
-  const leave = (event) => {
+  const leave = async (event) => {
     const end = box.selectionStart === box.value.length;
     const go = (event.key === "Enter" && !event.shiftKey) || (event.key === "ArrowDown" && end);
     if (!go || event.isComposing) return;
     event.preventDefault();
-    results.querySelector("a")?.focus();
+    const query = box.value;
+    await shown; // a fast reader presses Enter before the results of the last key are there
+    if (box.value === query) results.querySelector("a")?.focus();
   };
 
   results.addEventListener("keydown", move);
@@ -280,8 +284,8 @@ async function start(form) {
     status.textContent = `The index did not load (${error.message}). Load the page again.`;
     return;
   }
-  box.addEventListener("input", () => show(PAUSE));
-  if (box.value) show(0);
+  box.addEventListener("input", () => (shown = show(PAUSE)));
+  if (box.value) shown = show(0);
 }
 
 const form = globalThis.document?.querySelector("#site-search");
