@@ -116,7 +116,10 @@ def downloads(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"])
 def tests(session: nox.Session) -> None:
     """Prove the machinery and the built site, in a real browser too; arguments go to pytest."""
-    session.run(PYTHON, "-m", "pytest", *session.posargs)
+    # A process for each core, and each file of tests in one of them: what its tests share is made
+    # once. `-- --numprocesses 0` runs them in this process, for a debugger.
+    processes = ("--numprocesses", "logical", "--dist", "loadfile")
+    session.run(PYTHON, "-m", "pytest", *processes, *session.posargs)
 
 
 @nox.session(default=False)

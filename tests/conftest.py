@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from filelock import FileLock
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from sphinx.cmd.build import build_main
 
@@ -108,10 +110,18 @@ def sphinx(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="session")
-def site() -> Path:
-    """Return the folder of the built site, brought up to date as `nox -s docs` does."""
-    done = sphinx(*HTML, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the built site, brought up to date as `nox -s docs` does.
+
+    The processes of one test run share it: the first builds, the others wait, and no test writes.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with FileLock(shared / "site.lock"):
+        if not (shared / "site.built").exists():
+            done = sphinx(*HTML, cwd=ROOT)
+            assert done.returncode == 0, done.stdout + done.stderr
+            (shared / "site.built").touch()
     return ROOT / "build" / "html"
 
 
