@@ -9,8 +9,9 @@ small batches make of a sample; and how far evaluation falls behind training whe
 averages had too few updates.
 
 Claims: the batch ``n`` before the last weighs ``momentum * (1 - momentum) ** n``, and
-the starting values weigh ``(1 - momentum) ** n`` after ``n`` batches. A batch of two keeps
-little more than an order. One pass of recalibration mends what too few updates left wrong.
+the starting values weigh ``(1 - momentum) ** n`` after ``n`` batches. A batch of two
+keeps little more than an order. One pass of recalibration mends what too few updates
+left wrong.
 """
 
 import copy
