@@ -282,6 +282,19 @@ def test_doctests_neither_run_nor_touch_the_gallery(build: Build, tmp_path: Path
     assert {file: file.stat().st_mtime_ns for file in generated.rglob("*")} == before
 
 
+def test_doctests_read_again_only_what_changed(build: Build, tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "part" / "page.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("---\norphan: true\n---\n# A page\n", "utf-8")
+    read = tmp_path / "doctest-doctrees" / "part" / "page.doctree"
+    times = []
+    for _ in range(2):
+        built = run(build, {"part/one": counted("one")}, builder="doctest")
+        assert built.status == 0, built.errors
+        times.append(read.stat().st_mtime_ns)
+    assert times[0] == times[1]
+
+
 def test_doctests_are_not_disturbed_by_what_a_failed_script_left(
     build: Build, tmp_path: Path
 ) -> None:

@@ -35,6 +35,8 @@ from unittest.mock import patch
 
 import matplotlib
 from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 from sphinx_gallery.gen_gallery import DEFAULT_GALLERY_CONF, generate_gallery_rst
 from sphinx_gallery.py_source_parser import split_code_and_text_blocks
@@ -163,12 +165,37 @@ def paths_shown(generated: Path, source: Path, failing: set[str]) -> list[str]:
     ]
 
 
+def excuse(_app: Sphinx, config: Config) -> None:
+    """Let the home page name the gallery where a build leaves it out."""
+    config.suppress_warnings = [*config.suppress_warnings, "toc.excluded"]
+
+
+def leave_out(app: Sphinx, pages: str) -> None:
+    """Leave the gallery's pages out of a build.
+
+    The setting is as before while Sphinx stores it with what it has read: the next run would find
+    it changed, and read every page again.
+    """
+    config = app.config
+    before = config.exclude_patterns
+    without = [*before, pages]
+    config.exclude_patterns = without
+
+    def put_back(_app: Sphinx, _env: BuildEnvironment) -> None:
+        config.exclude_patterns = before
+
+    def leave_out_again(_app: Sphinx, _env: BuildEnvironment) -> None:
+        config.exclude_patterns = without
+
+    app.connect("env-updated", put_back, priority=1000)  # the last, since others read then
+    app.connect("env-check-consistency", leave_out_again, priority=0)
+
+
 def build(app: Sphinx) -> None:
     """Check the scripts, remove what is stale and let sphinx-gallery run what is left to run."""
     conf = app.config.sphinx_gallery_conf
     if app.builder.name == "doctest":
-        app.config.exclude_patterns = [*app.config.exclude_patterns, f"{conf['gallery_dirs']}/**"]
-        app.config.suppress_warnings = [*app.config.suppress_warnings, "toc.excluded"]
+        leave_out(app, f"{conf['gallery_dirs']}/**")
         return
     source = Path(os.path.normpath(app.srcdir / conf["examples_dirs"]))
     generated = Path(app.srcdir, conf["gallery_dirs"])
@@ -199,5 +226,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     for listener in list(app.events.listeners["builder-inited"]):
         if listener.handler is generate_gallery_rst:  # build() calls it
             app.disconnect(listener.id)
+    app.connect("config-inited", excuse)
     app.connect("builder-inited", build)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
