@@ -116,9 +116,9 @@ def downloads(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"])
 def tests(session: nox.Session) -> None:
     """Prove the machinery and the built site, in a real browser too; arguments go to pytest."""
-    # A process for each core, and each file of tests in one of them: what its tests share is made
-    # once. `-- --numprocesses 0` runs them in this process, for a debugger.
-    processes = ("--numprocesses", "logical", "--dist", "loadfile")
+    # A process for each core, up to four, each with a browser, and each file of tests in one of
+    # them: what its tests share is made once. `-- -n 0` runs them in this process, for a debugger.
+    processes = ("--numprocesses", "logical", "--maxprocesses", "4", "--dist", "loadfile")
     session.run(PYTHON, "-m", "pytest", *processes, *session.posargs)
 
 
